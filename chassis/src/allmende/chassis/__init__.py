@@ -1,0 +1,1 @@
+"""What every service boots on: bus, outbox, inbox, database, clock, log, trace and health."""

@@ -1,0 +1,1 @@
+"""The SDK for cluster agents, and the agents built with it."""

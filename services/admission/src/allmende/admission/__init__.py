@@ -1,0 +1,1 @@
+"""The queue: grants, claims, reservations and explanations."""

@@ -1,0 +1,1 @@
+"""The tree of budgets: shares, delegation and revisions."""

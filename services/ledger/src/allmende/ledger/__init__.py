@@ -1,0 +1,1 @@
+"""Usage ticks become postings, standings, statements and reports."""

@@ -1,0 +1,1 @@
+"""Claims, drains and expiries become eviction plans and freed GPUs."""
