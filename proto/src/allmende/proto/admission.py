@@ -1,0 +1,340 @@
+"""What admission says: who waits and why, who starts where, who is protected until when, which room must be made."""
+
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta, Struct
+
+from allmende.proto.ids import Id, Name
+from allmende.proto.message import Code, Message, Problem, Text
+from allmende.proto.units import Amount, GpuCount, Instant, Sequence, Span
+from allmende.proto.user import Kind, Payload
+
+Replicas = Annotated[int, Meta(ge=1, le=4_096)]
+JobOutcome = Literal["finished", "failed", "cancelled", "preempted", "max_runtime", "refused"]
+JobState = Literal["queued", "starting", "running", "ending", "ended"]
+StopReason = Literal["cancel", "max_runtime", "start_timeout"]
+
+
+class Placed(Struct, frozen=True, kw_only=True):
+    """Replicas of one attempt on one node. Replica numbers run on through the nodes in order."""
+
+    node: Name
+    replicas: Replicas
+
+
+class Blocker(Struct, frozen=True, kw_only=True):
+    """One reason why a job waits, with the numbers compared and what would lift it."""
+
+    code: Code
+    sentence: Text
+
+
+class JobQueued(Message, frozen=True, kw_only=True):
+    """A job waits: newly submitted, or back after an attempt (`after_attempt`) with its first submission time."""
+
+    TYPE: ClassVar[str] = "job.queued"
+
+    user: Name
+    job: Id
+    budget: Name | None
+    submitted_at_ms: Instant
+    after_attempt: Id | None = None
+    warnings: tuple[Problem, ...] = ()
+    blockers: Annotated[tuple[Blocker, ...], Meta(max_length=20)] = ()
+
+
+class JobRefused(Message, frozen=True, kw_only=True):
+    """A job that can never run as it was submitted."""
+
+    TYPE: ClassVar[str] = "job.refused"
+
+    user: Name
+    job: Id
+    problem: Problem
+
+
+class JobGranted(Message, frozen=True, kw_only=True):
+    """A job may start now, exactly here. `budget` None: unallocated.
+
+    `grant_seq` numbers the grants of a cluster without gaps, so that the ledger can say which holds it has counted. `fence` is
+    admission's term: an agent refuses a smaller one than it has seen. `hold_gpu_ms` = slice x GPUs, counted from now on.
+    """
+
+    TYPE: ClassVar[str] = "job.granted"
+
+    cluster: Name
+    job: Id
+    attempt: Id
+    user: Name
+    budget: Name | None
+    placement: Annotated[tuple[Placed, ...], Meta(min_length=1, max_length=1_024)]
+    gpus_per_replica: GpuCount
+    slice_ms: Span
+    hold_gpu_ms: Amount
+    priority: int
+    kind: Kind
+    resumable: bool
+    max_runtime_ms: Span | None
+    granted_at_ms: Instant
+    grant_seq: Sequence
+    fence: Sequence
+    tree_revision: Sequence
+    usage_revision: Sequence
+    claim: Id | None = None
+
+
+class AttemptProtected(Message, frozen=True, kw_only=True):
+    """The attempt started and nobody may evict it before `protected_until_ms`. Written once, by admission alone."""
+
+    TYPE: ClassVar[str] = "attempt.protected"
+
+    cluster: Name
+    attempt: Id
+    job: Id
+    budget: Name | None
+    started_at_ms: Instant
+    protected_until_ms: Instant
+
+
+class AttemptStopOrdered(Message, frozen=True, kw_only=True):
+    """The agent shall end the attempt for a reason that is not an eviction: SIGTERM, `grace_ms` of clock time, SIGKILL."""
+
+    TYPE: ClassVar[str] = "attempt.stop_ordered"
+
+    cluster: Name
+    attempt: Id
+    job: Id
+    reason: StopReason
+    grace_ms: Span
+    fence: Sequence
+
+
+class JobEnded(Message, frozen=True, kw_only=True):
+    """Nothing more will happen to the job."""
+
+    TYPE: ClassVar[str] = "job.ended"
+
+    user: Name
+    job: Id
+    budget: Name | None
+    outcome: JobOutcome
+    exit_code: int | None = None
+    attempts: int
+    submitted_at_ms: Instant
+    first_started_at_ms: Instant | None = None
+    ended_at_ms: Instant
+
+
+class ClaimRaised(Message, frozen=True, kw_only=True):
+    """The preemptor shall make room for one named job, whose leaf is owed time.
+
+    `newest_grant_seq` is the newest grant that admission had made when it raised the claim: the preemptor waits until it has
+    heard of it, so that both judge by the same holds and the same free GPUs. Admission grants nothing more on the cluster until
+    the answer, for at most a second.
+    """
+
+    TYPE: ClassVar[str] = "claim.raised"
+
+    cluster: Name
+    claim: Id
+    job: Id
+    user: Name
+    budget: Name
+    replicas: Replicas
+    gpus_per_replica: GpuCount
+    gpu_model: Name | None
+    slice_ms: Span
+    hold_gpu_ms: Amount
+    priority: int
+    raised_at_ms: Instant
+    newest_grant_seq: Sequence
+    fence: Sequence
+    tree_revision: Sequence
+    usage_revision: Sequence
+
+
+class ClaimWithdrawn(Message, frozen=True, kw_only=True):
+    """The claim's job started, was cancelled, or its time ran out; its earmarks are void."""
+
+    TYPE: ClassVar[str] = "claim.withdrawn"
+
+    cluster: Name
+    claim: Id
+    job: Id
+    reason: Literal["started", "cancelled", "timed_out", "refused", "elsewhere"]
+
+
+class Nothing(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request without arguments."""
+
+
+class QueueQuery(Struct, frozen=True, kw_only=True):
+    """Ask for waiting jobs in the order of the queue, from position `offset` (0 is the head)."""
+
+    cluster: Name | None = None
+    offset: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    limit: Annotated[int, Meta(ge=1, le=100)] = 50
+
+
+class QueueEntry(Struct, frozen=True, kw_only=True):
+    """One waiting job. The ratio that sorts it is `used_gpu_ms / entitlement_gpu_ms`; None: unallocated, or not known yet."""
+
+    position: int
+    job: Id
+    name: str
+    user: Name
+    budget: Name | None
+    gpus: GpuCount
+    replicas: Replicas
+    slice_ms: Span
+    priority: int
+    submitted_at_ms: Instant
+    tier: Literal["guaranteed", "surplus", "unallocated", "unknown"]
+    used_gpu_ms: Amount | None
+    entitlement_gpu_ms: Amount | None
+    blockers: tuple[Blocker, ...]
+    claim: Id | None = None
+
+
+class QueuePage(Struct, frozen=True, kw_only=True):
+    """`waiting` counts all; `ready` False: admission has not loaded everything and decides nothing (`not_ready` says what)."""
+
+    ready: bool
+    not_ready: tuple[Text, ...]
+    waiting: int
+    entries: tuple[QueueEntry, ...]
+
+
+class JobsQuery(Struct, frozen=True, kw_only=True):
+    """Ask for jobs, newest first. Unset filters select everything; `before` pages."""
+
+    user: Name | None = None
+    budget: Name | None = None
+    states: tuple[JobState, ...] = ()
+    before: Id | None = None
+    limit: Annotated[int, Meta(ge=1, le=100)] = 50
+
+
+class AttemptSummary(Struct, frozen=True, kw_only=True):
+    """One placement of a job."""
+
+    attempt: Id
+    cluster: Name
+    placement: tuple[Placed, ...]
+    granted_at_ms: Instant
+    started_at_ms: Instant | None
+    protected_until_ms: Instant | None
+    ended_at_ms: Instant | None
+    outcome: str | None
+
+
+class JobSummary(Struct, frozen=True, kw_only=True):
+    """One job in a list, with its latest attempt."""
+
+    job: Id
+    name: str
+    user: Name
+    budget: Name | None
+    state: JobState
+    outcome: JobOutcome | None
+    gpus: GpuCount
+    replicas: Replicas
+    slice_ms: Span
+    priority: int
+    submitted_at_ms: Instant
+    attempts: int
+    latest: AttemptSummary | None
+
+
+class JobsPage(Struct, frozen=True, kw_only=True):
+    """`next_before` unset: no older jobs."""
+
+    jobs: tuple[JobSummary, ...]
+    next_before: Id | None = None
+
+
+class WhyQuery(Struct, frozen=True, kw_only=True):
+    """Ask why a job is where it is. `job` may be an unambiguous end of the id, as the tables print it."""
+
+    job: Annotated[str, Meta(min_length=4, max_length=26, pattern=r"\A[0-9a-z]+\Z")]
+
+
+class Decision(Struct, frozen=True, kw_only=True):
+    """One stored decision about a job: what was decided, by which rule, on which numbers and revisions."""
+
+    at_ms: Instant
+    kind: Literal[
+        "queued", "refused", "granted", "claimed", "planned", "infeasible", "started", "evicted", "requeued", "stopped", "ended"
+    ]
+    sentence: Text
+    tree_revision: Sequence | None = None
+    usage_revision: Sequence | None = None
+    numbers: dict[str, int] = {}
+    ahead: tuple[str, ...] = ()
+    """Budgets that stood before the job's own, nearest first, at most 10."""
+
+
+class WhyReply(Struct, frozen=True, kw_only=True):
+    """The story of a job, oldest first (its last 100 decisions), its present blockers and place."""
+
+    job: JobSummary
+    attempts: tuple[AttemptSummary, ...]
+    decisions: tuple[Decision, ...]
+    blockers: tuple[Blocker, ...]
+    position: int | None
+
+
+class CancelJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """End a job of the caller's own, waiting or running."""
+
+    job: Annotated[str, Meta(min_length=4, max_length=26, pattern=r"\A[0-9a-z]+\Z")]
+
+
+class Cancelled(Struct, frozen=True, kw_only=True):
+    """`status`: `ended` at once, `ending` when the agent was told, `already_ended` before."""
+
+    job: Id
+    status: Literal["ended", "ending", "already_ended"]
+
+
+class NodesQuery(Struct, frozen=True, kw_only=True):
+    """Ask for the nodes of a cluster (None: of all), by name, after `after`."""
+
+    cluster: Name | None = None
+    after: tuple[Name, Name] | None = None
+    limit: Annotated[int, Meta(ge=1, le=200)] = 200
+
+
+class NodeView(Struct, frozen=True, kw_only=True):
+    """One node as admission sees it. `silent_since_ms` set: no sign of life for 30 s, so nothing new is placed there."""
+
+    cluster: Name
+    node: Name
+    gpu_model: Name | None
+    installed_gpus: GpuCount
+    healthy_gpus: GpuCount
+    held_gpus: GpuCount
+    earmarked_gpus: GpuCount
+    attempts: int
+    silent_since_ms: Instant | None
+
+
+class NodesPage(Struct, frozen=True, kw_only=True):
+    """`next_after` unset: this was the last piece."""
+
+    nodes: tuple[NodeView, ...]
+    next_after: tuple[Name, Name] | None = None
+
+
+class PayloadQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An agent asks what a granted attempt runs. Only for attempts on its own cluster that have not ended."""
+
+    attempt: Id
+
+
+class PayloadReply(Struct, frozen=True, kw_only=True):
+    """What the attempt runs."""
+
+    attempt: Id
+    job: Id
+    payload: Payload

@@ -1,0 +1,120 @@
+"""What the budget service says: the tree of shares, one message a budget, complete only when `RevisionComplete` says so."""
+
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta, Struct
+
+from allmende.proto.ids import Name
+from allmende.proto.message import Message, Problem, Text
+from allmende.proto.units import Instant, Sequence, SharePpm
+
+MAX_DEPTH = 8
+MAX_BUDGETS = 10_000
+Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+People = Annotated[tuple[Name, ...], Meta(max_length=500)]
+
+
+class Budget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One node of the tree. The root has no parent. An unset share is not zero: see contract §2."""
+
+    budget: Name
+    parent: Name | None = None
+    title: Annotated[str, Meta(max_length=200)] = ""
+    share_ppm: SharePpm | None = None
+    managers: People = ()
+    members: People = ()
+
+
+class BudgetChanged(Message, frozen=True, kw_only=True):
+    """One budget as it stands from `revision` on. Only budgets that differ from the revision before are said."""
+
+    TYPE: ClassVar[str] = "budget.changed"
+
+    budget: Name
+    revision: Sequence
+    definition: Budget | None
+    """None: the budget is gone in this revision."""
+
+
+class RevisionComplete(Message, frozen=True, kw_only=True):
+    """All changes of `revision` have been said. Readers switch only now.
+
+    A reader may switch when the budgets it knows number `budgets` and hash to `digest` (`tree.digest`); otherwise it waits.
+    """
+
+    TYPE: ClassVar[str] = "budget.revision_complete"
+
+    revision: Sequence
+    effective_from_ms: Instant
+    budgets: Annotated[int, Meta(ge=0, le=MAX_BUDGETS)]
+    digest: Digest
+    author: Name
+    reason: Text = ""
+
+
+class TreeQuery(Struct, frozen=True, kw_only=True):
+    """Ask for the tree in pieces: budgets in the order of their names, after `after`."""
+
+    revision: Sequence | None = None
+    """Unset: the newest."""
+    after: Name | None = None
+
+
+class TreePage(Struct, frozen=True, kw_only=True):
+    """A piece of the tree. `next_after` unset: this was the last piece."""
+
+    revision: Sequence
+    effective_from_ms: Instant
+    author: Name
+    reason: Text
+    budgets: tuple[Budget, ...]
+    next_after: Name | None = None
+
+
+class ChildShare(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The share of one child. `share_ppm` None makes it unset."""
+
+    budget: Name
+    share_ppm: SharePpm | None
+
+
+class SetShares(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Set the shares of ALL children of one parent at once."""
+
+    parent: Name
+    children: Annotated[tuple[ChildShare, ...], Meta(max_length=1_000)]
+    expected_revision: Sequence
+    reason: Text
+
+
+class UploadPiece(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A piece of a whole tree that shall replace today's. `upload` names the pieces that belong together; the last one commits."""
+
+    upload: Annotated[str, Meta(pattern=r"\A[0-9a-z]{26}\Z")]
+    piece: Annotated[int, Meta(ge=0, le=10_000)]
+    last: bool
+    expected_revision: Sequence
+    reason: Text
+    budgets: Annotated[tuple[Budget, ...], Meta(max_length=1_000)]
+
+
+class Committed(Struct, frozen=True, kw_only=True):
+    """What a write left behind. `status` is `pieced` while pieces of an upload are missing."""
+
+    status: Literal["committed", "unchanged", "pieced"]
+    revision: Sequence
+
+
+class Rejected(Struct, frozen=True, kw_only=True):
+    """A refused write: every fault, not only the first. Nothing was changed."""
+
+    revision: Sequence
+    """The revision in force."""
+    faults: tuple[Problem, ...]
+
+
+class WriteReply(Struct, frozen=True, kw_only=True):
+    """Exactly one of the two is set."""
+
+    committed: Committed | None = None
+    rejected: Rejected | None = None

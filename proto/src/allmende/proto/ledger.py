@@ -1,0 +1,144 @@
+"""What the ledger says: standings, and to agents that their facts are safe."""
+
+from typing import Annotated, ClassVar
+
+from msgspec import Meta, Struct
+
+from allmende.proto.ids import Id, Name
+from allmende.proto.message import Message
+from allmende.proto.units import Amount, GpuCount, Instant, Sequence, Span
+
+
+class UsageStanding(Message, frozen=True, kw_only=True):
+    """Where one budget of any level stands on one cluster over the look-back window.
+
+    `ratio = (charged + held) / entitlement` is never sent as a number: compare by cross-multiplication (`standing`).
+    `usage_revision` grows with every published round of a cluster and is the same for all budgets of the round.
+    `counted_grants` says which of admission's grants the holds include: all whose `grant_seq` is at most this.
+    """
+
+    TYPE: ClassVar[str] = "usage.standing"
+
+    cluster: Name
+    budget: Name
+    as_of_ms: Instant
+    usage_revision: Sequence
+    tree_revision: Sequence
+    counted_grants: Sequence
+    charged_gpu_ms: Amount
+    held_gpu_ms: Amount
+    entitlement_gpu_ms: Amount
+    available_gpus: GpuCount
+
+
+class ConfirmedCounter(Struct, frozen=True, kw_only=True):
+    """Every counter of this replica up to `seq` is in the books."""
+
+    attempt: Id
+    replica: int
+    epoch: Sequence
+    seq: Sequence
+
+
+class UsageConfirmed(Message, frozen=True, kw_only=True):
+    """The ledger has committed these ends and final counters; the agent may forget them."""
+
+    TYPE: ClassVar[str] = "usage.confirmed"
+
+    cluster: Name
+    attempts: Annotated[tuple[Id, ...], Meta(max_length=512)]
+    """Attempts whose end and final counters are all in the books."""
+    counters: Annotated[tuple[ConfirmedCounter, ...], Meta(max_length=512)] = ()
+
+
+class StandingsQuery(Struct, frozen=True, kw_only=True):
+    """Ask for the standings of one cluster, computed now."""
+
+    cluster: Name
+
+
+class StandingsReply(Struct, frozen=True, kw_only=True):
+    """All budgets of the tree on one cluster."""
+
+    cluster: Name
+    as_of_ms: Instant
+    usage_revision: Sequence
+    available_gpus: GpuCount
+    standings: tuple[UsageStanding, ...]
+
+
+class PostingsQuery(Struct, frozen=True, kw_only=True):
+    """Ask for the raw postings of one cluster, in order of their number, after `after`."""
+
+    cluster: Name
+    after: Sequence = 0
+    limit: Annotated[int, Meta(ge=1, le=400)] = 400
+
+
+class Posting(Struct, frozen=True, kw_only=True):
+    """`gpus` held from `from_ms` until `to_ms` by one replica, charged to `budget` (None: unallocated)."""
+
+    number: Sequence
+    attempt: Id
+    replica: int
+    epoch: Sequence
+    from_ms: Instant
+    to_ms: Instant
+    gpus: GpuCount
+    budget: Name | None
+    amount_gpu_ms: Amount
+
+
+class PostingsPage(Struct, frozen=True, kw_only=True):
+    """`next_after` unset: no more at the moment."""
+
+    postings: tuple[Posting, ...]
+    next_after: Sequence | None = None
+
+
+class CapacityQuery(Struct, frozen=True, kw_only=True):
+    """Ask for the books of one cluster between two instants, in equal steps: `[from_ms, to_ms)`."""
+
+    cluster: Name
+    from_ms: Instant
+    to_ms: Instant
+    step_ms: Annotated[int, Meta(ge=1_000, le=366 * 86_400_000)]
+
+
+class BucketBooks(Struct, frozen=True, kw_only=True):
+    """One step: allocated + unallocated + starting + unknown + idle = available, all in GPU-ms."""
+
+    from_ms: Instant
+    installed_gpu_ms: Amount
+    available_gpu_ms: Amount
+    allocated_gpu_ms: Amount
+    unallocated_gpu_ms: Amount
+    starting_gpu_ms: Amount
+    unknown_gpu_ms: Amount
+    idle_gpu_ms: int
+    """May be negative only when the books are wrong; never clipped."""
+
+
+class CapacityReply(Struct, frozen=True, kw_only=True):
+    """At most 400 steps a reply; `next_from_ms` unset: this was the last."""
+
+    buckets: tuple[BucketBooks, ...]
+    next_from_ms: Instant | None = None
+
+
+class LedgerStateQuery(Struct, frozen=True, kw_only=True):
+    """Ask how complete the books of one cluster are."""
+
+    cluster: Name
+
+
+class LedgerState(Struct, frozen=True, kw_only=True):
+    """Counts over one cluster. `unattributed` are counters whose grant is not known yet; `open_attempts` have not ended."""
+
+    cluster: Name
+    postings: int
+    posted_gpu_ms: Amount
+    open_attempts: int
+    unattributed_counters: int
+    quarantined: int
+    oldest_gap_ms: Span | None = None

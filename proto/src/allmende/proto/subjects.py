@@ -1,0 +1,232 @@
+"""THE table: for every subject its message, its stream, who says it and who hears it. And the same for requests.
+
+Permissions, consumers, asyncapi.yaml and the tests are all derived from these rows. A subject reads
+`owner.fact.version.tokens`: owner and fact first, so that permissions and dashboards use prefixes. For people and agents the
+first token is the publisher's authenticated identity: the server enforces it, and `check` holds the payload against it.
+"""
+
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from allmende.proto import admission, agent, budget, ledger, preemptor, user
+from allmende.proto.envelope import Envelope, Refusal, register
+from allmende.proto.ids import is_name
+from allmende.proto.message import Message, MessageRefused
+
+Role = Literal["user", "agent", "gateway", "operator", "dashboard", "budget", "ledger", "admission", "preemptor"]
+"""gateway: a trusted front door that has authenticated people itself and speaks for them (the web page, the demo's 150 users)."""
+
+StreamName = Literal["JOBS", "USAGE", "TREE", "STANDINGS", "DECISIONS", "REFUSALS"]
+
+SERVICES: tuple[Role, ...] = ("budget", "ledger", "admission", "preemptor")
+PEOPLE: tuple[Role, ...] = ("user", "gateway", "operator")
+WATCHERS: tuple[Role, ...] = ("user", "gateway", "operator", "dashboard")
+
+
+class Subject(Struct, frozen=True, kw_only=True):
+    """One row of events. `tokens` name the fields of the body that fill the subject."""
+
+    message: type[Message]
+    owner: str
+    tokens: tuple[str, ...]
+    stream: StreamName
+    says: tuple[Role, ...]
+    hears: tuple[Role, ...]
+
+    @property
+    def prefix(self) -> str:
+        """The part before the tokens, such as `agent.usage_tick.v1`."""
+        fact = self.message.TYPE.replace(".", "_")
+        return f"{self.owner}.{fact}.v{self.message.VERSION}"
+
+    @property
+    def pattern(self) -> str:
+        """The NATS pattern of all subjects of the row."""
+        return ".".join((self.prefix, *("*" for _ in self.tokens)))
+
+    def of(self, body: Message) -> str:
+        """The subject of one body.
+
+        Raises:
+            ValueError: a token of the body is not a name (None, empty, with a dot).
+        """
+        values = [str(getattr(body, token)) for token in self.tokens]
+        for token, value in zip(self.tokens, values, strict=True):
+            if not is_name(value):
+                raise ValueError(f"{self.message.TYPE}: {token} {value!r} cannot be part of a subject")
+        return ".".join((self.prefix, *values))
+
+
+def _row(
+    message: type[Message],
+    owner: str,
+    tokens: str,
+    stream: StreamName,
+    says: tuple[Role, ...],
+    hears: tuple[Role, ...],
+) -> Subject:
+    return Subject(message=message, owner=owner, tokens=tuple(tokens.split()), stream=stream, says=says, hears=hears)
+
+
+_ALL_SERVICES = SERVICES
+SUBJECTS: tuple[Subject, ...] = (
+    # People. Payloads are inside: nobody but admission hears it.
+    _row(user.JobSubmitted, "user", "user job", "JOBS", ("user", "gateway", "operator"), ("admission",)),
+    # Agents.
+    _row(agent.NodeReported, "agent", "cluster node", "USAGE", ("agent",), ("ledger", "admission", "preemptor", *WATCHERS)),
+    _row(agent.UsageTick, "agent", "cluster node", "USAGE", ("agent",), ("ledger", "admission", "preemptor", *WATCHERS)),
+    _row(agent.AttemptStarted, "agent", "cluster attempt", "USAGE", ("agent",), ("ledger", "admission", *WATCHERS)),
+    _row(agent.AttemptEnded, "agent", "cluster attempt", "USAGE", ("agent",), ("ledger", "admission", "preemptor", *WATCHERS)),
+    _row(agent.GpuFreed, "agent", "cluster attempt", "USAGE", ("agent",), ("admission", "preemptor", *WATCHERS)),
+    # Budget.
+    _row(budget.BudgetChanged, "budget", "budget", "TREE", ("budget",), ("ledger", "admission", "preemptor", *WATCHERS)),
+    _row(budget.RevisionComplete, "budget", "", "TREE", ("budget",), ("ledger", "admission", "preemptor", *WATCHERS)),
+    # Ledger.
+    _row(ledger.UsageStanding, "ledger", "cluster budget", "STANDINGS", ("ledger",), ("admission", "preemptor", *WATCHERS)),
+    _row(ledger.UsageConfirmed, "ledger", "cluster", "DECISIONS", ("ledger",), ("agent",)),
+    # Admission.
+    _row(admission.JobQueued, "admission", "user job", "DECISIONS", ("admission",), WATCHERS),
+    _row(admission.JobRefused, "admission", "user job", "DECISIONS", ("admission",), WATCHERS),
+    _row(
+        admission.JobGranted,
+        "admission",
+        "cluster attempt",
+        "DECISIONS",
+        ("admission",),
+        ("agent", "ledger", "preemptor", *WATCHERS),
+    ),
+    _row(
+        admission.AttemptProtected, "admission", "cluster attempt", "DECISIONS", ("admission",), ("ledger", "preemptor", *WATCHERS)
+    ),
+    _row(admission.AttemptStopOrdered, "admission", "cluster attempt", "DECISIONS", ("admission",), ("agent", *WATCHERS)),
+    _row(admission.JobEnded, "admission", "user job", "DECISIONS", ("admission",), WATCHERS),
+    _row(admission.ClaimRaised, "admission", "cluster claim", "DECISIONS", ("admission",), ("preemptor", *WATCHERS)),
+    _row(admission.ClaimWithdrawn, "admission", "cluster claim", "DECISIONS", ("admission",), ("preemptor", *WATCHERS)),
+    # Preemptor.
+    _row(preemptor.ClaimAnswered, "preemptor", "cluster claim", "DECISIONS", ("preemptor",), ("admission", *WATCHERS)),
+    _row(preemptor.EvictionOrdered, "preemptor", "cluster attempt", "DECISIONS", ("preemptor",), ("agent", "admission", *WATCHERS)),
+    _row(preemptor.SliceExpired, "preemptor", "cluster attempt", "DECISIONS", ("preemptor",), ("admission", *WATCHERS)),
+    # Everybody who refuses a message says so to its publisher.
+    _row(MessageRefused, "refusal", "service publisher", "REFUSALS", _ALL_SERVICES, (*WATCHERS, "agent")),
+)
+
+for _subject in SUBJECTS:
+    register(_subject.message)
+
+BY_MESSAGE: dict[type[Message], Subject] = {row.message: row for row in SUBJECTS}
+BY_PREFIX: dict[str, Subject] = {row.prefix: row for row in SUBJECTS}
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    """One row of requests: subject `rpc.service.verb.v1.caller`, where the server enforces the caller's own name."""
+
+    service: Role
+    verb: str
+    request: type[Struct]
+    reply: type[Struct]
+    asks: tuple[Role, ...]
+    changes: bool = False
+
+    @property
+    def prefix(self) -> str:
+        """The part before the caller's name."""
+        return f"rpc.{self.service}.{self.verb}.v1"
+
+    @property
+    def pattern(self) -> str:
+        """What the service listens to."""
+        return f"{self.prefix}.*"
+
+    def of(self, caller: str) -> str:
+        """The subject a caller uses.
+
+        Raises:
+            ValueError: the caller is not a name.
+        """
+        if not is_name(caller):
+            raise ValueError(f"{caller!r} is not a user's name")
+        return f"{self.prefix}.{caller}"
+
+
+def _ask(service: Role, verb: str, request: type[Struct], reply: type[Struct]) -> Request:
+    return Request(service=service, verb=verb, request=request, reply=reply, asks=WATCHERS)
+
+
+TREE = _ask("budget", "tree", budget.TreeQuery, budget.TreePage)
+SET_SHARES = Request(
+    service="budget", verb="set_shares", request=budget.SetShares, reply=budget.WriteReply, asks=("operator",), changes=True
+)
+LOAD_TREE = Request(
+    service="budget", verb="load_tree", request=budget.UploadPiece, reply=budget.WriteReply, asks=("operator",), changes=True
+)
+STANDINGS = _ask("ledger", "standings", ledger.StandingsQuery, ledger.StandingsReply)
+POSTINGS = _ask("ledger", "postings", ledger.PostingsQuery, ledger.PostingsPage)
+BOOKS = _ask("ledger", "books", ledger.CapacityQuery, ledger.CapacityReply)
+LEDGER_STATE = _ask("ledger", "state", ledger.LedgerStateQuery, ledger.LedgerState)
+QUEUE = _ask("admission", "queue", admission.QueueQuery, admission.QueuePage)
+JOBS = _ask("admission", "jobs", admission.JobsQuery, admission.JobsPage)
+WHY = _ask("admission", "why", admission.WhyQuery, admission.WhyReply)
+NODES = _ask("admission", "nodes", admission.NodesQuery, admission.NodesPage)
+CANCEL = Request(
+    service="admission", verb="cancel", request=admission.CancelJob, reply=admission.Cancelled, asks=PEOPLE, changes=True
+)
+PAYLOAD = Request(
+    service="admission", verb="payload", request=admission.PayloadQuery, reply=admission.PayloadReply, asks=("agent",)
+)
+
+REQUESTS: tuple[Request, ...] = (
+    TREE,
+    SET_SHARES,
+    LOAD_TREE,
+    STANDINGS,
+    POSTINGS,
+    BOOKS,
+    LEDGER_STATE,
+    QUEUE,
+    JOBS,
+    WHY,
+    NODES,
+    CANCEL,
+    PAYLOAD,
+)
+
+
+def subject_of(body: Message) -> str:
+    """The subject on which a body travels.
+
+    Raises:
+        KeyError: the message is not in the table.
+        ValueError: a token of the body cannot be part of a subject.
+    """
+    return BY_MESSAGE[type(body)].of(body)
+
+
+def check(subject: str, envelope: Envelope[Message]) -> None:
+    """Hold an envelope against the subject it came on: type, version and every token must agree.
+
+    Raises:
+        Refusal: `unknown_subject`, `type_mismatch`, `tokens_mismatch`, or `<token>_mismatch` naming the token that differs.
+    """
+    parts = subject.split(".")
+    row = BY_PREFIX.get(".".join(parts[:3]))
+    if row is None:
+        raise Refusal("unknown_subject", f"nobody says anything on {subject!r}", envelope.id)
+    if type(envelope.body) is not row.message:
+        raise Refusal("type_mismatch", f"{subject!r} carries {row.message.TYPE}, not {envelope.type}", envelope.id)
+    values = parts[3:]
+    if len(values) != len(row.tokens):
+        raise Refusal("tokens_mismatch", f"{subject!r} should read {row.pattern!r}", envelope.id)
+    for token, value in zip(row.tokens, values, strict=True):
+        said = msgspec.to_builtins(getattr(envelope.body, token))
+        if said != value:
+            raise Refusal(f"{token}_mismatch", f"the message says {token} {said!r}, its subject {value!r}", envelope.id)
+
+
+def publisher_of(subject: str) -> str:
+    """The identity token of a subject: whom a refusal is addressed to. A service is named by its own word."""
+    parts = subject.split(".")
+    if parts and parts[0] in {"user", "agent"} and len(parts) > 3 and is_name(parts[3]):
+        return parts[3]
+    return parts[0] if parts and is_name(parts[0]) else "unknown"

@@ -1,0 +1,63 @@
+"""Reading a tree of budgets out of its messages: the digest that says a revision is whole, and paths.
+
+Pure; what makes a tree valid is the budget service's own rule.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from allmende.proto.budget import Budget
+from allmende.proto.units import PPM_WHOLE, Ppm
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+def digest(budgets: Iterable[Budget]) -> str:
+    """SHA-256 over the budgets in the order of their names: 64 hex digits. Writer and reader must get the same."""
+    hashed = hashlib.sha256()
+    for definition in sorted(budgets, key=lambda each: each.budget):
+        hashed.update(_encoder.encode(definition))
+        hashed.update(b"\n")
+    return hashed.hexdigest()
+
+
+def paths(budgets: Mapping[str, Budget]) -> dict[str, tuple[str, ...]]:
+    """The path from the root to each budget, both included.
+
+    Raises:
+        ValueError: a parent is missing or the parents run in a circle; a published revision never has either.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for name in budgets:
+        trail: list[str] = []
+        at: str | None = name
+        while at is not None and at not in found:
+            if at not in budgets or at in trail:
+                raise ValueError(f"budget {name!r} does not hang on a root: {' > '.join(reversed(trail))}")
+            trail.append(at)
+            at = budgets[at].parent
+        base = found[at] if at is not None else ()
+        for step in reversed(trail):
+            base = (*base, step)
+            found[step] = base
+    return found
+
+
+def leaves(budgets: Mapping[str, Budget]) -> frozenset[str]:
+    """Budgets without children: what jobs are charged to."""
+    parents = {each.parent for each in budgets.values()}
+    return frozenset(name for name in budgets if name not in parents)
+
+
+def effective_share(path: Iterable[str], budgets: Mapping[str, Budget]) -> tuple[tuple[Ppm, ...], bool]:
+    """The shares whose product is the effective share of the last budget on the path, and whether that budget's own is set.
+
+    Unset budgets are transparent (contract §2): they contribute nothing to the product. The root, where unset, is the whole.
+    An exact rational: product of the ppm over 10^6 to the power of their number.
+    """
+    names = tuple(path)
+    shares = tuple(share for name in names if (share := budgets[name].share_ppm) is not None and share != PPM_WHOLE)
+    is_set = budgets[names[-1]].share_ppm is not None
+    return shares, is_set
