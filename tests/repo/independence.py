@@ -1,11 +1,10 @@
 """`./dev independence`: installs each service and client alone, with only what it declares, and imports all of it.
 
-Wheels are built from the tree without the network. Each package then gets an empty environment with its own wheel, those of
-ours that it declares, and the locked releases that these declare, nothing else: an import of anything undeclared fails here
-as it would for whoever installs the package. It never touches .venv, and starts nothing: `__main__` is not imported.
+Wheels are built from the tree without the network. Each package then gets an empty environment with its own wheel, those
+of ours that it declares, and the locked releases that these declare, nothing else: an import of anything undeclared fails
+here as it would for whoever installs the package. It never touches .venv, and starts nothing: no `__main__` is imported.
 """
 
-import hashlib
 import subprocess
 import sys
 import tempfile
@@ -26,45 +25,34 @@ names = [found.name for found in pkgutil.walk_packages(top.__path__, top.__name_
 for name in names:
     if not name.endswith(".__main__"):
         importlib.import_module(name)
-print(f"{sys.argv[1]} and {len(names)} modules below it")
 """
 
 
 def main() -> int:
     """Exit status: 0 when every package imports alone and its wheel is whole."""
     with tempfile.TemporaryDirectory(prefix="allmende-independence-") as folder:
-        wheels = _build(Path(folder, "wheels"))
+        wheels = _wheels(Path(folder, "wheels"))
         faults = [fault for package in packages() for fault in _left_out(package, wheels[package.dist])]
         alone = [package for package in packages() if package.stands_alone]
         # Two at once: installing is half waiting for the disk, and the smallest machine we promise has two cores.
         with ThreadPoolExecutor(2) as pool:
-            faults += [
-                fault
-                for fault in pool.map(lambda package: _try(package, wheels, Path(folder, package.dist)), alone)
-                if fault
-            ]
+            tried = pool.map(lambda package: _try(package, wheels, Path(folder, package.dist)), alone)
+            faults += [fault for fault in tried if fault]
     for fault in faults:
         print(f"independence: {fault}", file=sys.stderr)
     return 1 if faults else 0
 
 
-def _build(folder: Path) -> dict[str, Path]:
+def _wheels(folder: Path) -> dict[str, Path]:
+    """A wheel for each package of ours and for each locked release that any of them declares, by name."""
     sources = [f"{ROOT / package.folder}" for package in packages()]
-    _run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "wheel",
-            "-qq",
-            "--no-index",
-            "--no-deps",
-            "--no-build-isolation",
-            "-w",
-            f"{folder}",
-            *sources,
-        ]
-    )
+    _pip("wheel", "-w", f"{folder}", "--no-index", "--no-deps", "--no-build-isolation", *sources)
+    entries = lock_entries(text(Path("requirements.lock")))
+    needed = set().union(*(_declared(package) for package in packages())) - {package.dist for package in packages()}
+    wanted = folder / "requirements.txt"
+    wanted.write_text("".join(entries[name] for name in sorted(needed)))
+    # The hashes are checked here, once. nkeys is built from source, with the lock's setuptools.
+    _pip("wheel", "-w", f"{folder}", "--require-hashes", "--no-deps", "--no-build-isolation", "-r", f"{wanted}")
     return {canonicalize_name(wheel.name.split("-")[0]): wheel for wheel in folder.glob("*.whl")}
 
 
@@ -78,50 +66,18 @@ def _left_out(package: Package, wheel: Path) -> list[str]:
 
 def _try(package: Package, wheels: dict[str, Path], folder: Path) -> str:
     """The fault, or nothing, of one package in an environment of its own."""
-    _run([sys.executable, "-m", "venv", "--without-pip", f"{folder}"])
-    python = str(folder / "bin" / "python")
-    wanted = folder / "requirements.txt"
-    wanted.write_text(_requirements(package, wheels))
-    _run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "--python",
-            python,
-            "install",
-            "-qq",
-            "--no-compile",
-            "--no-deps",
-            "--require-hashes",
-            "-r",
-            f"{wanted}",
-        ]
-    )
-    told = []
-    for check in (
-        [sys.executable, "-m", "pip", "--python", python, "check"],
-        [python, "-I", "-c", IMPORT_ALL, package.module],
-    ):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    python = f"{folder / 'bin' / 'python'}"
+    chosen = [f"{wheels[name]}" for name in sorted(_declared(package))]
+    _pip("--python", python, "install", "--no-index", "--no-deps", "--no-compile", *chosen)
+    # pip check: the ranges of all of them agree with the lock.
+    ranges = [sys.executable, "-m", "pip", "--python", python, "check"]
+    for check in (ranges, [python, "-I", "-c", IMPORT_ALL, package.module]):
         ran = subprocess.run(check, check=False, capture_output=True, text=True)
         if ran.returncode:
             return f"{package.dist} does not stand alone:\n{ran.stdout}{ran.stderr}"
-        told.append(ran.stdout.strip())
-    print(f"independence: {'; '.join(told)}", file=sys.stderr)
+    print(f"independence: {package.dist} stands alone", file=sys.stderr)
     return ""
-
-
-def _requirements(package: Package, wheels: dict[str, Path]) -> str:
-    """What the package and everything it declares need, each with its hash."""
-    entries = lock_entries(text(Path("requirements.lock")))
-    lines = []
-    for name in sorted(_declared(package)):
-        if name in wheels:
-            digest = hashlib.sha256(wheels[name].read_bytes()).hexdigest()
-            lines.append(f"{name} @ {wheels[name].as_uri()} --hash=sha256:{digest}\n")
-        else:
-            lines.append(entries[name])
-    return "".join(lines)
 
 
 def _declared(package: Package) -> set[str]:
@@ -152,8 +108,8 @@ def _declared_by(name: str, extra: str) -> list[Requirement]:
     return [each for each in wanted if each.marker is None or each.marker.evaluate({"extra": extra})]
 
 
-def _run(command: list[str]) -> None:
-    subprocess.run(command, check=True, stdout=sys.stderr)
+def _pip(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "pip", *arguments, "-qq"], check=True, stdout=sys.stderr)
 
 
 if __name__ == "__main__":

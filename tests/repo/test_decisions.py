@@ -10,9 +10,7 @@ FOLDER = Path("docs/decisions")
 
 def test_the_index_lists_every_record_in_order() -> None:
     listed = [line for line in text(FOLDER / "README.md").splitlines() if re.match(r"- \[\d{4}", line)]
-    assert listed == [_index_line(path) for path in _records()], (
-        "copy the lines of the right side into docs/decisions/README.md"
-    )
+    assert listed == [_index_line(path) for path in _records()], "copy the lines of the right side into docs/decisions/README.md"
 
 
 def test_no_two_records_share_a_number() -> None:

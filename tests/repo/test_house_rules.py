@@ -24,9 +24,7 @@ HOSTS = (
     ("proxy", "golang", "org"),
 )
 FOREIGN = re.compile(
-    "|".join(
-        [re.escape(".".join(host)) for host in HOSTS] + [r"(?<![\w.])/(?:work|farm)/[a-z.]", r"/opt/(?:wheels|py\w+)"]
-    )
+    "|".join([re.escape(".".join(host)) for host in HOSTS] + [r"(?<![\w.])/(?:work|farm)/[a-z.]", r"/opt/(?:wheels|py\w+)"])
 )
 
 
