@@ -1,0 +1,250 @@
+"""What makes a tree of budgets valid: contract §2, with every fault named. One bad subtree never hides the faults of another.
+
+Pure. Not in the budget service, because `allmende budgets check` must answer the same without a server. Never mends a tree.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from allmende.proto.budget import MAX_BUDGETS, MAX_DEPTH, Budget
+from allmende.proto.ids import is_name
+from allmende.proto.message import Problem
+from allmende.proto.units import PPM_WHOLE, Ppm, format_share
+
+# The keys of a budget file: in `[lab.share]` nobody could tell the budget from the key (see `tree_file`).
+RESERVED_NAMES = frozenset({"title", "share", "managers", "members"})
+MAX_TITLE = 200
+MAX_PEOPLE = 500
+# One message holds one budget: what is left of 64 KiB is for the envelope and for the request that carries it.
+MAX_BUDGET_BYTES = 48 * 1024
+# How much of somebody else's text a sentence repeats: enough to find it, never enough to burst a reply.
+_QUOTED = 80
+_LISTED = 10
+
+_encoder = msgspec.json.Encoder()
+
+
+def validate(budgets: Iterable[Budget]) -> tuple[Problem, ...]:
+    """Every fault of a tree; none means that it may be published.
+
+    The budgets may be in any order and may have been built without any check. Codes: `empty_tree`, `too_many_budgets`,
+    `no_root`, `several_roots`, `invalid_name`, `reserved_name`, `duplicate_budget`, `orphan`, `tree_loop`, `too_deep`,
+    `share_out_of_range`, `root_share`, `shares_exceed_parent`, `members_on_inner_budget`, `too_many_people`,
+    `duplicate_person`, `title_too_long`, `budget_too_large`.
+
+    A budget that is defined twice counts with both definitions in the sums. Cost: O(budgets x depth).
+    """
+    rows = tuple(budgets)
+    if not rows:
+        return (Problem(code="empty_tree", sentence="the tree has no budgets; it needs at least a root, the organisation"),)
+    if len(rows) > MAX_BUDGETS:
+        return (Problem(code="too_many_budgets", sentence=f"the tree has {len(rows)} budgets; at most {MAX_BUDGETS} are allowed"),)
+    family = _Family.of(rows)
+    faults: list[Problem] = []
+    for row in rows:
+        faults.extend(_own_faults(row, family))
+    faults.extend(_duplicates(rows))
+    faults.extend(_roots(rows))
+    faults.extend(_orphans(rows, family))
+    faults.extend(_loops(family))
+    faults.extend(_depths(family))
+    faults.extend(_sums(rows, family))
+    return tuple(faults)
+
+
+class _Family(NamedTuple):
+    """Who is whose child. `first` holds the first definition of each name, which stands for the name as a parent."""
+
+    first: Mapping[str, Budget]
+    children: Mapping[str, Sequence[str]]
+    on_loop: frozenset[str]
+
+    @classmethod
+    def of(cls, rows: Sequence[Budget]) -> "_Family":
+        first: dict[str, Budget] = {}
+        children: dict[str, list[str]] = {}
+        for row in rows:
+            first.setdefault(row.budget, row)
+            if row.parent is not None:
+                children.setdefault(row.parent, []).append(row.budget)
+        return cls(first, children, _on_loop(first))
+
+
+def _on_loop(first: Mapping[str, Budget]) -> frozenset[str]:
+    # Each budget has one parent, so whoever walks up either leaves the tree or enters a circle. Every name is walked once.
+    done: set[str] = set()
+    found: set[str] = set()
+    for start in first:
+        trail: dict[str, None] = {}
+        at: str | None = start
+        while at is not None and at in first and at not in done and at not in trail:
+            trail[at] = None
+            at = first[at].parent
+        if at is not None and at in trail:
+            steps = list(trail)
+            found.update(steps[steps.index(at) :])
+        done.update(trail)
+    return frozenset(found)
+
+
+# ------------------------------------------------------------------------------------------------------------ one budget
+
+
+def _own_faults(row: Budget, family: _Family) -> Iterator[Problem]:
+    name = quote(row.budget)
+    if not is_name(row.budget):
+        yield _invalid_name(f"budget {name}", row.budget)
+    elif row.budget in RESERVED_NAMES:
+        yield Problem(code="reserved_name", sentence=f"a budget cannot be called {name}: that word is a key of the budget file")
+    if row.parent is not None and not is_name(row.parent):
+        yield _invalid_name(f"the parent of budget {name}", row.parent)
+    if row.share_ppm is not None and not 0 <= row.share_ppm <= PPM_WHOLE:
+        yield Problem(
+            code="share_out_of_range", sentence=f"budget {name}: a share lies between 0% and 100%, not {_percent(row.share_ppm)}"
+        )
+    if row.parent is None and row.share_ppm not in (None, PPM_WHOLE):
+        yield Problem(code="root_share", sentence=f"budget {name} is the root, which is the whole: leave its share out")
+    if len(row.title) > MAX_TITLE:
+        yield Problem(
+            code="title_too_long", sentence=f"budget {name}: the title has {len(row.title)} characters, at most {MAX_TITLE}"
+        )
+    yield from _people(name, "managers", row.managers)
+    yield from _people(name, "members", row.members)
+    if row.members and row.budget in family.children:
+        sentence = f"budget {name} has children, so nobody charges it: move its members to the budgets below it"
+        yield Problem(code="members_on_inner_budget", sentence=sentence)
+    if (size := len(_encoder.encode(row))) > MAX_BUDGET_BYTES:
+        sentence = f"budget {name} takes {size} bytes, at most {MAX_BUDGET_BYTES} fit a message: list fewer people"
+        yield Problem(code="budget_too_large", sentence=sentence)
+
+
+def _people(name: str, role: str, people: Sequence[str]) -> Iterator[Problem]:
+    if len(people) > MAX_PEOPLE:
+        yield Problem(code="too_many_people", sentence=f"budget {name} lists {len(people)} {role}, at most {MAX_PEOPLE}")
+        return
+    seen: set[str] = set()
+    for person in people:
+        if not is_name(person):
+            yield _invalid_name(f"budget {name}: one of its {role}", person)
+        elif person in seen:
+            yield Problem(code="duplicate_person", sentence=f"budget {name} lists {quote(person)} twice among its {role}")
+        seen.add(person)
+
+
+def _invalid_name(what: str, text: str) -> Problem:
+    rule = "a name has 1 to 63 of a-z, 0-9, - and _, and begins and ends with a letter or digit"
+    return Problem(code="invalid_name", sentence=f"{what} is written {quote(text)}; {rule}")
+
+
+# ------------------------------------------------------------------------------------------------------------- the shape
+
+
+def _duplicates(rows: Sequence[Budget]) -> Iterator[Problem]:
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row.budget] = counts.get(row.budget, 0) + 1
+    for name, count in counts.items():
+        if count > 1:
+            sentence = f"budget {quote(name)} is defined {count} times; a name may be used once in the whole tree"
+            yield Problem(code="duplicate_budget", sentence=sentence)
+
+
+def _roots(rows: Sequence[Budget]) -> Iterator[Problem]:
+    roots = list(dict.fromkeys(row.budget for row in rows if row.parent is None))
+    if not roots:
+        yield Problem(code="no_root", sentence="every budget names a parent; one, the organisation, must have none")
+    if len(roots) > 1:
+        sentence = f"a tree has one root, the organisation; these have no parent: {_listed(roots)}"
+        yield Problem(code="several_roots", sentence=sentence)
+
+
+def _orphans(rows: Sequence[Budget], family: _Family) -> Iterator[Problem]:
+    for row in rows:
+        if row.parent is not None and row.parent not in family.first:
+            sentence = f"budget {quote(row.budget)} hangs on {quote(row.parent)}, which does not exist"
+            yield Problem(code="orphan", sentence=sentence)
+
+
+def _loops(family: _Family) -> Iterator[Problem]:
+    left = set(family.on_loop)
+    while left:
+        # The smallest name first, so that the sentence does not depend on the order of the budgets.
+        start = min(left)
+        ring = [start]
+        while (step := family.first[ring[-1]].parent) is not None and step != start:
+            ring.append(step)
+        left.difference_update(ring)
+        sentence = f"the parents run in a circle: {_listed([*ring, start], ' > ')}"
+        yield Problem(code="tree_loop", sentence=sentence)
+
+
+def _depths(family: _Family) -> Iterator[Problem]:
+    # Orphans begin a tree of their own here: what lies below them is judged too. A loop has no depth.
+    starts = [name for name, row in family.first.items() if row.parent is None or row.parent not in family.first]
+    seen: set[str] = set()
+    level, depth = starts, 1
+    while level:
+        seen.update(level)
+        below = [child for name in level for child in dict.fromkeys(family.children.get(name, ())) if child not in seen]
+        level, depth = list(dict.fromkeys(below)), depth + 1
+        if depth == MAX_DEPTH + 1:
+            for name in level:
+                sentence = f"budget {quote(name)} lies {depth} levels deep (the root is level 1); at most {MAX_DEPTH} are allowed"
+                yield Problem(code="too_deep", sentence=sentence)
+            return
+
+
+# ------------------------------------------------------------------------------------------------------------ the shares
+
+
+def _sums(rows: Sequence[Budget], family: _Family) -> Iterator[Problem]:
+    """Contract §2: siblings sum to at most the whole; those below an unset budget count in the nearest set ancestor's sum."""
+    counted: dict[str, list[Budget]] = {}
+    for row in rows:
+        if row.share_ppm is not None and row.parent is not None:
+            counted.setdefault(_nearest_set(row.parent, family), []).append(row)
+    for ancestor, shares in counted.items():
+        total = sum(row.share_ppm or 0 for row in shares)
+        if total > PPM_WHOLE:
+            parts = [_part(row, ancestor) for row in shares]
+            sentence = f"the shares below {quote(ancestor)} sum to {_percent(total)}, more than 100%: {_listed(parts)}"
+            yield Problem(code="shares_exceed_parent", sentence=sentence)
+
+
+def _nearest_set(name: str, family: _Family) -> str:
+    """The nearest budget from `name` upwards that has a share or ends the path; in a circle of unset ones, its smallest name."""
+    passed: set[str] = set()
+    at = name
+    while at in family.first:
+        row = family.first[at]
+        if row.share_ppm is not None or row.parent is None:
+            return at
+        if at in passed:
+            return min(passed & family.on_loop)
+        passed.add(at)
+        at = row.parent
+    return at
+
+
+def _part(row: Budget, ancestor: str) -> str:
+    through = f" (through {quote(row.parent or '')}, whose share is unset)" if row.parent != ancestor else ""
+    return f"{quote(row.budget)} {_percent(row.share_ppm or 0)}{through}"
+
+
+def _percent(ppm: Ppm) -> str:
+    return f"-{format_share(-ppm)}" if ppm < 0 else format_share(ppm)
+
+
+def quote(text: str) -> str:
+    """The text as a sentence repeats it: quoted, cut, on one line."""
+    return repr(text if len(text) <= _QUOTED else text[: _QUOTED - 3] + "...")
+
+
+def _listed(parts: Sequence[str], between: str = ", ") -> str:
+    # A sentence has at most 1,000 characters: the first few say where to look.
+    if len(parts) <= _LISTED and sum(map(len, parts)) <= 700:
+        return between.join(parts)
+    few = parts[: max(1, min(_LISTED, 700 // max(map(len, parts))))]
+    return between.join(few) + f" and {len(parts) - len(few)} more"

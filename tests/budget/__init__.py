@@ -1,0 +1,1 @@
+"""Tests of the tree of budgets: its rules, its file, its service."""

@@ -1,0 +1,1 @@
+"""Tests of the words every service shares, and of the rules that two services must agree on."""
