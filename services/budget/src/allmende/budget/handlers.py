@@ -1,0 +1,100 @@
+"""What the budget service answers: the tree in pieces, and the two ways of writing it. Each write: load, decide, commit, say.
+
+Who may ask what is the NATS server's business: it lets nobody but operators onto the writing subjects.
+"""
+
+from collections.abc import Sequence
+
+from allmende.budget import rules, wire
+from allmende.budget.model import Commit, Intent, Unchanged, Verdict
+from allmende.budget.ports import Store, Writer
+from allmende.chassis.db import Database, Transaction
+from allmende.chassis.log import get_logger
+from allmende.chassis.outbox import draft
+from allmende.chassis.ports import Clock, Ids
+from allmende.chassis.worker import Outcome
+from allmende.proto.budget import Budget, SetShares, TreePage, TreeQuery, UploadPiece, WriteReply
+from allmende.proto.envelope import Refusal
+
+_log = get_logger(__name__)
+
+# Rows read for one page: most budgets take 100 to 200 bytes, so about this many fit a reply of 48 KiB.
+_PAGE_ROWS = 400
+# The author of what the operator's own file brought in; no person can have a token of this name by accident.
+FILE_AUTHOR = "budget-file"
+
+
+class Handlers:
+    """The answers, with what they need of the outside."""
+
+    def __init__(self, db: Database, store: Store, writer: Writer, clock: Clock, ids: Ids) -> None:
+        self._db = db
+        self._store = store
+        self._writer = writer
+        self._clock = clock
+        self._ids = ids
+
+    async def tree(self, caller: str, query: TreeQuery) -> TreePage:
+        """A piece of a revision, from one snapshot.
+
+        Whoever reads several pieces names the revision of the first in the others: another may come into force in between.
+
+        Raises:
+            Refusal: `no_tree` or `unknown_revision`.
+        """
+        async with self._db.reading() as connection:
+            newest = await self._store.newest_revision(connection)
+            if newest is None:
+                raise Refusal("no_tree", "there is no tree yet; load one with `allmende budgets load FILE.toml`")
+            wanted = newest if query.revision is None else await self._store.one_revision(connection, query.revision)
+            if wanted is None:
+                sentence = f"there is no revision {query.revision}; the newest is {newest.number}"
+                raise Refusal("unknown_revision", sentence)
+            rows = await self._store.page_as_of(connection, wanted.number, query.after or "", _PAGE_ROWS + 1)
+        return wire.page(wanted, rows[:_PAGE_ROWS], more=len(rows) > _PAGE_ROWS)
+
+    async def set_shares(self, caller: str, request: SetShares) -> WriteReply:
+        """Set the shares of all children of one parent."""
+
+        async def work(tx: Transaction) -> tuple[WriteReply, Outcome]:
+            tree = await self._store.tree_for_writing(tx)
+            intent, now_ms = wire.intent_of(caller, request), self._clock.now_ms()
+            verdict = rules.set_shares(tree, intent, request.parent, wire.shares_of(request), now_ms)
+            return wire.reply(verdict), await self._carry_out(tx, verdict, caller)
+
+        return await self._writer.exclusively(work)
+
+    async def load_tree(self, caller: str, request: UploadPiece) -> WriteReply:
+        """Stage a piece of a whole tree; the piece that makes the upload whole commits it. Every piece may be sent again."""
+
+        async def work(tx: Transaction) -> tuple[WriteReply, Outcome]:
+            tree = await self._store.tree_for_writing(tx)
+            if done := await self._store.revision_of_upload(tx, request.upload):
+                return wire.already(done.number), Outcome()
+            budgets = rules.assemble(await self._store.stage(tx, request.upload, caller, wire.piece_of(request)))
+            if budgets is None:
+                return wire.pieced(tree.revision), Outcome()
+            verdict = rules.load_tree(tree, wire.intent_of(caller, request), budgets, self._clock.now_ms())
+            return wire.reply(verdict), await self._carry_out(tx, verdict, caller, request.upload)
+
+        return await self._writer.exclusively(work)
+
+    async def load_first(self, budgets: Sequence[Budget], reason: str) -> Verdict:
+        """Make these budgets the first revision; where there is a revision already, nothing happens."""
+
+        async def work(tx: Transaction) -> tuple[Verdict, Outcome]:
+            tree = await self._store.tree_for_writing(tx)
+            if tree.revision:
+                return Unchanged(tree.revision), Outcome()
+            verdict = rules.load_tree(tree, Intent(FILE_AUTHOR, reason, 0), budgets, self._clock.now_ms())
+            return verdict, await self._carry_out(tx, verdict, FILE_AUTHOR)
+
+        return await self._writer.exclusively(work)
+
+    async def _carry_out(self, tx: Transaction, verdict: Verdict, author: str, upload: str | None = None) -> Outcome:
+        if not isinstance(verdict, Commit):
+            return Outcome()
+        await self._store.add(tx, verdict, upload)
+        now_ms = verdict.revision.effective_from_ms
+        _log.info("a new tree of budgets", revision=verdict.revision.number, changed=len(verdict.changed), author=author)
+        return Outcome(drafts=[draft(body, ids=self._ids, now_ms=now_ms) for body in wire.messages(verdict)])

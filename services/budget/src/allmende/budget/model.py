@@ -1,0 +1,68 @@
+"""Values of the budget service. A budget itself is `proto.budget.Budget`: the rule of trees is shared, so its value is too."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from allmende.proto.budget import Budget
+from allmende.proto.message import Problem
+from allmende.proto.units import Ms, Ppm
+
+
+class Tree(NamedTuple):
+    """The tree in force: its revision (0: there is none yet) and its budgets by name."""
+
+    revision: int
+    budgets: Mapping[str, Budget]
+
+
+class Revision(NamedTuple):
+    """One row of history. `digest` is `proto.tree.digest` of all its budgets, of which there are `budgets`."""
+
+    number: int
+    effective_from_ms: Ms
+    author: str
+    reason: str
+    budgets: int
+    digest: str
+
+
+class Intent(NamedTuple):
+    """Who writes, why, and on which revision he has looked."""
+
+    author: str
+    reason: str
+    expected_revision: int
+
+
+class Piece(NamedTuple):
+    """A staged piece of an upload. `last`: no piece has a higher number."""
+
+    number: int
+    last: bool
+    budgets: Sequence[Budget]
+
+
+class Commit(NamedTuple):
+    """A write that makes a revision. `changed`: each budget that differs, None where it is gone."""
+
+    revision: Revision
+    changed: Mapping[str, Budget | None]
+
+
+class Unchanged(NamedTuple):
+    """A write that says what holds already."""
+
+    revision: int
+
+
+class Rejection(NamedTuple):
+    """A refused write, with every fault; `revision` is the one in force."""
+
+    revision: int
+    faults: Sequence[Problem]
+
+
+Verdict: TypeAlias = Commit | Unchanged | Rejection
+
+ChildShares: TypeAlias = Sequence[tuple[str, Ppm | None]]
+"""Children of one parent with their new shares; None is unset, which is not zero."""

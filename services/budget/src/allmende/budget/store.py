@@ -1,0 +1,75 @@
+"""The tree in PostgreSQL: revisions and definitions, append-only, and the waiting room of uploads. Decides nothing."""
+
+from collections.abc import Sequence
+
+import msgspec
+from asyncpg import Record
+
+from allmende.budget.model import Commit, Piece, Revision, Tree
+from allmende.chassis.db import Connection, Transaction, load_queries
+from allmende.proto.budget import MAX_BUDGETS, Budget
+
+_SQL = load_queries("allmende.budget")
+_encoder = msgspec.json.Encoder(order="deterministic")
+_budget = msgspec.json.Decoder(Budget)
+_budgets = msgspec.json.Decoder(tuple[Budget, ...])
+
+# Writers of all replicas take turns on it; the expected revision is judged behind it.
+_LOCK = "tree"
+# An upload takes seconds. A day leaves an operator time to find out why one did not end.
+_UPLOAD_KEPT_H = 24
+
+
+class TreeStore:
+    """The queries. Keeps no state: every replica sees what is committed."""
+
+    async def tree_for_writing(self, tx: Transaction) -> Tree:
+        """The tree in force, locked against other writers until the transaction ends.
+
+        Raises:
+            Transient: another writer held the lock for too long.
+        """
+        await tx.lock(_LOCK)
+        newest = await self.newest_revision(tx.connection)
+        if newest is None:
+            return Tree(0, {})
+        rows = await self.page_as_of(tx.connection, newest.number, after="", limit=MAX_BUDGETS)
+        return Tree(newest.number, {row.budget: row for row in rows})
+
+    async def newest_revision(self, connection: Connection) -> Revision | None:
+        """The revision in force; None before the first."""
+        return _revision(await connection.fetchrow(_SQL["newest_revision"]))
+
+    async def one_revision(self, connection: Connection, number: int) -> Revision | None:
+        """A revision by its number; None where there is none."""
+        return _revision(await connection.fetchrow(_SQL["one_revision"], number))
+
+    async def page_as_of(self, connection: Connection, revision: int, after: str, limit: int) -> Sequence[Budget]:
+        """Up to `limit` budgets of a revision in the order of their names, those behind `after`."""
+        rows = await connection.fetch(_SQL["page_as_of"], revision, after, limit)
+        return [_budget.decode(row["definition"]) for row in rows]
+
+    async def add(self, tx: Transaction, commit: Commit, upload: str | None = None) -> None:
+        """Write a revision and the budgets that differ in it."""
+        row = commit.revision
+        await tx.connection.execute(
+            _SQL["add_revision"], row.number, row.effective_from_ms, row.author, row.reason, row.budgets, row.digest, upload
+        )
+        definitions = [None if each is None else _encoder.encode(each).decode() for each in commit.changed.values()]
+        await tx.connection.execute(_SQL["add_definitions"], row.number, list(commit.changed), definitions)
+
+    async def revision_of_upload(self, tx: Transaction, upload: str) -> Revision | None:
+        """The revision that an upload has become; None while it has not."""
+        return _revision(await tx.connection.fetchrow(_SQL["revision_of_upload"], upload))
+
+    async def stage(self, tx: Transaction, upload: str, author: str, piece: Piece) -> Sequence[Piece]:
+        """Keep a piece and return all pieces of its upload. The first copy of a piece counts; what is a day old is forgotten."""
+        await tx.connection.execute(_SQL["forget_old_uploads"], _UPLOAD_KEPT_H)
+        content = _encoder.encode(piece.budgets).decode()
+        await tx.connection.execute(_SQL["stage_piece"], upload, author, piece.number, piece.last, content)
+        rows = await tx.connection.fetch(_SQL["staged_pieces"], upload, author)
+        return [Piece(row["piece"], row["last"], _budgets.decode(row["content"])) for row in rows]
+
+
+def _revision(row: Record | None) -> Revision | None:
+    return None if row is None else Revision(*row.values())

@@ -1,0 +1,106 @@
+"""Between the messages of `proto.budget` and the values of `model`. Never decides anything."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from allmende.budget.model import ChildShares, Commit, Intent, Piece, Rejection, Revision, Unchanged, Verdict
+from allmende.proto.budget import (
+    Budget,
+    BudgetChanged,
+    Committed,
+    Rejected,
+    RevisionComplete,
+    SetShares,
+    TreePage,
+    UploadPiece,
+    WriteReply,
+)
+from allmende.proto.message import Message, Problem
+
+# A reply must fit 64 KiB. Whoever has more faults than that mends these first.
+FAULT_BYTES = 48 * 1024
+PAGE_BYTES = 48 * 1024
+
+_encoder = msgspec.json.Encoder()
+
+
+def messages(commit: Commit) -> Sequence[Message]:
+    """What a commit says: each budget that differs, then that the revision is complete."""
+    revision = commit.revision
+    changes = [BudgetChanged(budget=name, revision=revision.number, definition=row) for name, row in commit.changed.items()]
+    complete = RevisionComplete(
+        revision=revision.number,
+        effective_from_ms=revision.effective_from_ms,
+        budgets=revision.budgets,
+        digest=revision.digest,
+        author=revision.author,
+        reason=revision.reason,
+    )
+    return [*changes, complete]
+
+
+def reply(verdict: Verdict) -> WriteReply:
+    """The answer to a write."""
+    match verdict:
+        case Commit(revision=revision):
+            return WriteReply(committed=Committed(status="committed", revision=revision.number))
+        case Unchanged(revision=number):
+            return WriteReply(committed=Committed(status="unchanged", revision=number))
+        case Rejection(revision=number, faults=faults):
+            return WriteReply(rejected=Rejected(revision=number, faults=_bounded(faults)))
+
+
+def pieced(revision: int) -> WriteReply:
+    """The answer to a piece whose upload is not whole yet."""
+    return WriteReply(committed=Committed(status="pieced", revision=revision))
+
+
+def already(revision: int) -> WriteReply:
+    """The answer to a piece of an upload that has become a revision before."""
+    return WriteReply(committed=Committed(status="committed", revision=revision))
+
+
+def intent_of(caller: str, request: SetShares | UploadPiece) -> Intent:
+    """Who wants to write. The author is the caller, whom the server has authenticated; a request cannot name one."""
+    return Intent(author=caller, reason=request.reason, expected_revision=request.expected_revision)
+
+
+def shares_of(request: SetShares) -> ChildShares:
+    """The shares that a request sets."""
+    return [(child.budget, child.share_ppm) for child in request.children]
+
+
+def piece_of(request: UploadPiece) -> Piece:
+    """The piece that a request brings."""
+    return Piece(request.piece, request.last, request.budgets)
+
+
+def page(revision: Revision, budgets: Sequence[Budget], more: bool) -> TreePage:
+    """As many budgets as fit a reply, at least one; `more`: others follow behind these."""
+    fitting: list[Budget] = []
+    size = 0
+    for row in budgets:
+        size += len(_encoder.encode(row)) + 1
+        if fitting and size > PAGE_BYTES:
+            more = True
+            break
+        fitting.append(row)
+    return TreePage(
+        revision=revision.number,
+        effective_from_ms=revision.effective_from_ms,
+        author=revision.author,
+        reason=revision.reason,
+        budgets=tuple(fitting),
+        next_after=fitting[-1].budget if more and fitting else None,
+    )
+
+
+def _bounded(faults: Sequence[Problem]) -> tuple[Problem, ...]:
+    size = 0
+    for number, fault in enumerate(faults):
+        size += len(_encoder.encode(fault)) + 1
+        if size > FAULT_BYTES:
+            rest = Problem(code="more_faults", sentence=f"and {len(faults) - number} faults more; mend these first")
+            return (*faults[:number], rest)
+    return tuple(faults)
