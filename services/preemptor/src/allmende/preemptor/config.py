@@ -1,0 +1,32 @@
+"""The preemptor's settings. Each docstring is the operator's manual for its field."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from allmende.chassis.boot import BaseSettings
+from allmende.preemptor.model import Policy
+from allmende.proto.order import DEFAULT_MARGIN_PPM
+from allmende.proto.units import MINUTE_MS, SECOND_MS, Span
+
+
+class Settings(BaseSettings, frozen=True, kw_only=True):
+    """Settings of `python -m allmende.preemptor`, from ALLMENDE_PREEMPTOR_* or a TOML file."""
+
+    margin_ppm: Annotated[int, Meta(ge=0, le=10_000_000)] = DEFAULT_MARGIN_PPM
+    """How far the claimant's ratio after the grant must lie below the victim's, in parts per million: 100000 is 0.1.
+    Smaller evicts more often between near-equal teams; 0 lets them swap at every slice's end."""
+    grace_ms: Span = 2 * MINUTE_MS
+    """Clock time between SIGTERM and SIGKILL for an allocated attempt."""
+    unallocated_grace_ms: Span = 10 * SECOND_MS
+    """The same for an unallocated attempt. Debug jobs wait this long where unallocated work runs."""
+    silent_after_ms: Annotated[int, Meta(ge=1_000)] = 30 * SECOND_MS
+    """Real time without a sign of life after which nothing is planned on a node."""
+    search_steps: Annotated[int, Meta(ge=0, le=100_000_000)] = 200_000
+    """How much work the search for cheaper victims may do for one claim: about a second for each million. More finds slightly
+    cheaper plans where large gangs are evicted; room is found with any value, if there is any."""
+
+    @property
+    def policy(self) -> Policy:
+        """What the rules need of it."""
+        return Policy(self.margin_ppm, self.grace_ms, self.unallocated_grace_ms, self.search_steps)

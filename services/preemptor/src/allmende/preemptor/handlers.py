@@ -1,0 +1,141 @@
+"""One batch: learn what is new, say which slices have passed, answer the claims that can be judged. Load, decide, commit, say.
+
+Holds nothing between batches that is not in the database, but the decoded tree, which is known by its digest. Whoever touches a
+cluster holds that cluster's lock until the commit, so that several replicas answer each claim once and on the same facts.
+"""
+
+from collections.abc import Sequence
+
+from allmende.chassis import trace
+from allmende.chassis.db import Transaction
+from allmende.chassis.log import get_logger
+from allmende.chassis.outbox import draft
+from allmende.chassis.ports import Clock, Draft, Event, Ids
+from allmende.chassis.worker import Outcome
+from allmende.preemptor import wire
+from allmende.preemptor.model import Claim, Decision, Infeasible, Planned, Policy, Snapshot
+from allmende.preemptor.rules.judge import assert_lawful, carried_on, judge
+from allmende.preemptor.rules.ready import budget_readiness, readiness, standings_with_holds
+from allmende.preemptor.store import Store
+from allmende.proto.budget import Budget
+from allmende.proto.order import Path
+from allmende.proto.tree import digest, paths
+from allmende.proto.units import Ms
+
+# Timers taken in one transaction. What is left is due at once in the next.
+EXPIRED_MOST = 256
+
+_log = get_logger(__name__)
+_claims = trace.meter.create_counter("allmende_preemptor_claims_answered", description="claims answered, by code")
+_orders = trace.meter.create_counter("allmende_preemptor_evictions_ordered", description="evictions ordered, by rule")
+_expiries = trace.meter.create_counter("allmende_preemptor_slices_expired", description="slices that have passed")
+
+
+class Preemptor:
+    """The handler of the preemptor's batches. `silent_after_ms` is real time."""
+
+    def __init__(self, *, clock: Clock, ids: Ids, policy: Policy, silent_after_ms: Ms) -> None:
+        self._clock, self._ids, self._policy, self._silent_after_ms = clock, ids, policy, silent_after_ms
+        self._tree: tuple[str, dict[str, Path]] | None = None
+
+    async def __call__(self, tx: Transaction, events: Sequence[Event]) -> Outcome:
+        """Handle a batch; with no events, only timers and claims that waited."""
+        heard = wire.hear((event.envelope, event.stream_seq) for event in events)
+        store = Store(tx.connection)
+        clusters = sorted(heard.clusters | await store.clusters_with_waiting_claims())
+        # Always in this order, so that two replicas cannot wait for each other.
+        for cluster in clusters:
+            await tx.lock(f"cluster {cluster}")
+        if heard.tree:
+            await tx.lock("tree")
+            await self._switch_tree(store, heard)
+        now_ms = self._clock.now_ms()
+        await store.learn(heard, now_ms, self._clock.rate)
+        drafts = await self._expire(store, now_ms)
+        for cluster in clusters:
+            drafts.extend(await self._answer(store, cluster, now_ms))
+        return Outcome(drafts, await store.next_due())
+
+    async def _switch_tree(self, store: Store, heard: wire.Heard) -> None:
+        """Put the newest revision in force that is announced and wholly heard."""
+        await store.add_tree(heard)
+        for revision, count, expected in await store.announced_revisions():
+            budgets = wire.budgets_of(await store.definitions(revision))
+            if len(budgets) == count and digest(budgets.values()) == expected:
+                await store.put_in_force(revision)
+                return
+
+    async def _expire(self, store: Store, now_ms: Ms) -> list[Draft]:
+        due = await store.take_due(now_ms, EXPIRED_MOST)
+        _expiries.add(len(due))
+        return [draft(wire.expired(it), ids=self._ids, now_ms=now_ms, occurred_at_ms=it.due_at_ms) for it in due]
+
+    async def _answer(self, store: Store, cluster: str, now_ms: Ms) -> list[Draft]:
+        waiting = await store.waiting_claims(cluster)
+        if not waiting:
+            return []
+        tree = await store.tree_in_force()
+        progress = await store.progress(cluster, None if tree is None else tree[0])
+        snapshot: Snapshot | None = None
+        drafts: list[Draft] = []
+        for claim, message in waiting:
+            ready = readiness(claim, progress)
+            if ready.verdict == "judge" and tree is not None:
+                snapshot = snapshot or await self._snapshot(store, cluster, now_ms, tree, progress.usage_revision or 0)
+                ready = budget_readiness(claim, snapshot)
+            if ready.verdict == "judge" and snapshot is not None:
+                said, snapshot = await self._settle(store, claim, snapshot, judge(snapshot, claim, self._policy), message)
+                drafts.extend(said)
+            elif ready.verdict == "void":
+                # Of an older term, so that nobody waits for its answer.
+                _log.info("a claim is void", cluster=cluster, claim=claim.claim, why=ready.sentence)
+                await store.settle(claim, "void")
+            else:
+                _log.debug("a claim waits", cluster=cluster, claim=claim.claim, why=ready.sentence)
+        return drafts
+
+    async def _snapshot(self, store: Store, cluster: str, now_ms: Ms, tree: tuple[int, str], usage_revision: int) -> Snapshot:
+        facts = await store.facts(cluster, self._silent_after_ms)
+        paths_ = await self._paths(store, tree)
+        return Snapshot(
+            cluster=cluster,
+            now_ms=now_ms,
+            nodes=facts.nodes,
+            attempts=facts.attempts,
+            promised=facts.promised,
+            paths=paths_,
+            standings=standings_with_holds(facts.published, paths_, facts.grants, facts.planned),
+            tree_revision=tree[0],
+            usage_revision=usage_revision,
+        )
+
+    async def _paths(self, store: Store, tree: tuple[int, str]) -> dict[str, Path]:
+        revision, expected = tree
+        if self._tree is None or self._tree[0] != expected:
+            budgets: dict[str, Budget] = wire.budgets_of(await store.definitions(revision))
+            self._tree = (expected, paths(budgets))
+        return self._tree[1]
+
+    async def _settle(
+        self, store: Store, claim: Claim, snapshot: Snapshot, decision: Decision, message: str
+    ) -> tuple[list[Draft], Snapshot]:
+        """Keep a decision and turn it into messages: the answer, then the orders. Returns the snapshot for the next claim."""
+        now_ms = snapshot.now_ms
+        plan = self._ids.new(now_ms) if isinstance(decision, Planned) else None
+        answer = wire.answered(snapshot, claim, decision, plan)
+        if not wire.fits(answer):
+            plan, decision = None, Infeasible("answer_too_large", "the plan names more nodes and victims than one message can hold")
+            answer = wire.answered(snapshot, claim, decision, None)
+        orders = []
+        if isinstance(decision, Planned) and plan is not None:
+            assert_lawful(decision, ordered_at_ms=now_ms, now_ms=self._clock.now_ms())
+            orders = [wire.ordered(snapshot, claim, victim, plan) for victim in decision.victims]
+            revisions = (snapshot.tree_revision, snapshot.usage_revision)
+            texts = wire.texts([answer, *orders])
+            await store.keep_plan(plan, claim, decision, now_ms, revisions, texts[0], texts[1:])
+            snapshot = carried_on(snapshot, claim, decision)
+        await store.settle(claim, answer.outcome)
+        _claims.add(1, {"code": answer.code})
+        for order in orders:
+            _orders.add(1, {"rule": order.rule})
+        return [draft(body, ids=self._ids, now_ms=now_ms, cause=message) for body in (answer, *orders)], snapshot

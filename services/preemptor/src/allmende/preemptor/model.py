@@ -1,0 +1,180 @@
+"""The preemptor's values: what it knows about a cluster at one instant, and what it decides. Never a wire form or a row.
+
+All instants and lengths are milliseconds of the lab's clock, all amounts GPU-milliseconds.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
+
+from allmende.proto.order import DEFAULT_MARGIN_PPM, Comparison, Path
+from allmende.proto.placement import NodeReplicas
+from allmende.proto.standing import Standing
+from allmende.proto.units import MINUTE_MS, SECOND_MS, GpuMs, Ms, Ppm
+
+NodeGpus: TypeAlias = tuple[str, int]
+"""A node, and GPUs on it."""
+
+
+class Policy(NamedTuple):
+    """What an operator may set about evictions; `config` explains each."""
+
+    margin_ppm: Ppm = DEFAULT_MARGIN_PPM
+    grace_ms: Ms = 2 * MINUTE_MS
+    unallocated_grace_ms: Ms = 10 * SECOND_MS
+    search_steps: int = 200_000
+
+
+class Node(NamedTuple):
+    """A node as its agent reported it. `heard` False: no sign of life for too long, so nothing is planned on it."""
+
+    node: str
+    healthy: int
+    model: str | None
+    heard: bool
+
+
+class Attempt(NamedTuple):
+    """An attempt that has not ended. `budget` None: unallocated, charged to nobody and never protected.
+
+    `held` lists the GPUs that its agent has not freed yet. `protected_until_ms` None: the start is not confirmed.
+    `saved_at_ms` has the last checkpoint of every replica that has saved one. `leaving`: an eviction was ordered.
+    """
+
+    attempt: str
+    job: str
+    budget: str | None
+    held: tuple[NodeGpus, ...]
+    replicas: int
+    gpus_per_replica: int
+    priority: int
+    started_at_ms: Ms | None
+    protected_until_ms: Ms | None
+    saved_at_ms: tuple[Ms, ...] = ()
+    leaving: bool = False
+
+    @property
+    def gpus(self) -> int:
+        """GPUs it still holds."""
+        return sum(gpus for _, gpus in self.held)
+
+    def interruptible(self, now_ms: Ms) -> bool:
+        """Contract §1: unallocated, or past `protected_until`. An allocated attempt whose start is not confirmed is neither."""
+        return self.budget is None or (self.protected_until_ms is not None and self.protected_until_ms <= now_ms)
+
+    def lost_gpu_ms(self, now_ms: Ms) -> GpuMs:
+        """GPU-time since the last saved checkpoint, replica by replica; one that never saved loses all since the start."""
+        if self.started_at_ms is None:
+            return 0
+        started = self.started_at_ms
+        never = self.replicas - len(self.saved_at_ms)
+        lost = never * max(0, now_ms - started) + sum(max(0, now_ms - max(started, saved)) for saved in self.saved_at_ms)
+        return lost * self.gpus_per_replica
+
+
+class Claim(NamedTuple):
+    """Admission's demand for room for one named job. `replicas` x `gpus_per_replica`, whole or not at all."""
+
+    cluster: str
+    claim: str
+    job: str
+    budget: str
+    replicas: int
+    gpus_per_replica: int
+    gpu_model: str | None
+    slice_ms: Ms
+    hold_gpu_ms: GpuMs
+    priority: int
+    newest_grant_seq: int
+    fence: int
+    tree_revision: int
+    usage_revision: int
+
+
+class Snapshot(NamedTuple):
+    """One cluster at one instant: all that a plan is made from.
+
+    `promised` has, by node, the GPUs that open planned claims were promised. `standings` already count the holds of grants that
+    the ledger has not counted and of claims that are planned but not granted. A budget without a standing is unknown, not zero.
+    """
+
+    cluster: str
+    now_ms: Ms
+    nodes: tuple[Node, ...]
+    attempts: tuple[Attempt, ...]
+    promised: Mapping[str, int]
+    paths: Mapping[str, Path]
+    standings: Mapping[str, Standing]
+    tree_revision: int
+    usage_revision: int
+
+
+class Victim(NamedTuple):
+    """An attempt that a plan evicts, by which rule and on which numbers. `compared` is set when ratios decided."""
+
+    attempt: Attempt
+    rule: str
+    sentence: str
+    compared: Comparison | None
+    lost_gpu_ms: GpuMs
+    grace_ms: Ms
+
+
+class Planned(NamedTuple):
+    """The claimant fits at `placement` once the victims are gone; without victims, it fits already or room is on its way."""
+
+    code: str
+    sentence: str
+    victims: tuple[Victim, ...]
+    placement: tuple[NodeReplicas, ...]
+
+
+class Infeasible(NamedTuple):
+    """No lawful plan makes the claimant fit; the sentence names what came nearest."""
+
+    code: str
+    sentence: str
+
+
+Decision: TypeAlias = Planned | Infeasible
+
+
+class Progress(NamedTuple):
+    """How far the preemptor has heard of one cluster; None: nothing yet."""
+
+    grants_heard: int
+    fence: int
+    tree_revision: int | None
+    usage_revision: int | None
+    nodes: int
+
+
+class Counted(NamedTuple):
+    """A standing as the ledger published it, with the newest grant whose hold it counts."""
+
+    standing: Standing
+    counted_grants: int
+
+
+class Granted(NamedTuple):
+    """A live grant's hold, for standings that do not count it yet."""
+
+    budget: str
+    hold_gpu_ms: GpuMs
+    grant_seq: int
+
+
+class Waiting(NamedTuple):
+    """A claim that has no answer yet, and the message that raised it."""
+
+    claim: Claim
+    message: str
+
+
+class Expired(NamedTuple):
+    """A slice that has passed."""
+
+    cluster: str
+    attempt: str
+    job: str
+    budget: str | None
+    due_at_ms: Ms

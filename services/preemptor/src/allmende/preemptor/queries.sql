@@ -1,0 +1,231 @@
+-- name: clusters_with_waiting_claims
+SELECT DISTINCT cluster FROM claim WHERE state = 'waiting';
+
+-- name: add_clusters
+INSERT INTO cluster (cluster, fence) SELECT * FROM unnest($1::text[], $2::bigint[])
+ON CONFLICT (cluster) DO UPDATE SET fence = excluded.fence WHERE cluster.fence < excluded.fence;
+
+-- name: add_grants
+INSERT INTO attempt (cluster, attempt, job, budget, replicas, gpus_per_replica, priority, hold_gpu_ms, grant_seq)
+SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::int[], $6::int[], $7::int[], $8::bigint[], $9::bigint[])
+ON CONFLICT (cluster, attempt) DO UPDATE SET job = excluded.job, budget = excluded.budget, replicas = excluded.replicas,
+    gpus_per_replica = excluded.gpus_per_replica, priority = excluded.priority, hold_gpu_ms = excluded.hold_gpu_ms,
+    grant_seq = excluded.grant_seq
+WHERE attempt.grant_seq IS NULL;
+
+-- name: add_held
+-- Not for an attempt whose end was heard before its grant.
+INSERT INTO held (cluster, attempt, node, gpus)
+SELECT come.* FROM unnest($1::text[], $2::text[], $3::text[], $4::int[]) AS come (cluster, attempt, node, gpus)
+JOIN attempt USING (cluster, attempt)
+WHERE attempt.ended_at_ms IS NULL
+ON CONFLICT DO NOTHING;
+
+-- name: advance_grants
+-- Grants without a gap: as long as grant_seq minus the row's number stays what was heard before.
+UPDATE cluster SET grants_heard = heard.newest
+FROM (
+    SELECT cluster, max(grant_seq) AS newest
+    FROM (
+        SELECT cluster, grant_seq, grants_heard,
+            grant_seq - row_number() OVER (PARTITION BY cluster ORDER BY grant_seq) AS before
+        FROM attempt JOIN cluster USING (cluster)
+        WHERE cluster = ANY($1::text[]) AND grant_seq > grants_heard
+    ) AS numbered
+    WHERE before = grants_heard
+    GROUP BY cluster
+) AS heard
+WHERE cluster.cluster = heard.cluster;
+
+-- name: protect
+-- Sets the timer with the first word about an attempt, and never again, however often the word comes.
+WITH come AS (
+    SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[])
+        AS come (cluster, attempt, job, budget, started_at_ms, protected_until_ms)
+), written AS (
+    INSERT INTO attempt (cluster, attempt, started_at_ms, protected_until_ms)
+    SELECT cluster, attempt, started_at_ms, protected_until_ms FROM come
+    ON CONFLICT (cluster, attempt) DO UPDATE
+    SET started_at_ms = excluded.started_at_ms, protected_until_ms = excluded.protected_until_ms
+    WHERE attempt.protected_until_ms IS NULL
+    RETURNING cluster, attempt, ended_at_ms
+)
+INSERT INTO timer (cluster, attempt, job, budget, due_at_ms)
+SELECT cluster, attempt, job, budget, protected_until_ms FROM come JOIN written USING (cluster, attempt)
+WHERE ended_at_ms IS NULL
+ON CONFLICT DO NOTHING;
+
+-- name: free_gpus
+UPDATE held SET freed = come.freed
+FROM unnest($1::text[], $2::text[], $3::text[], $4::int[]) AS come (cluster, attempt, node, freed)
+WHERE held.cluster = come.cluster AND held.attempt = come.attempt AND held.node = come.node AND held.freed < come.freed;
+
+-- name: end_attempts
+INSERT INTO attempt (cluster, attempt, ended_at_ms) SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[])
+ON CONFLICT (cluster, attempt) DO UPDATE SET ended_at_ms = excluded.ended_at_ms WHERE attempt.ended_at_ms IS NULL;
+
+-- name: forget_ended
+WITH gone AS (
+    SELECT * FROM unnest($1::text[], $2::text[]) AS gone (cluster, attempt)
+), no_held AS (
+    DELETE FROM held USING gone WHERE held.cluster = gone.cluster AND held.attempt = gone.attempt
+), no_checkpoint AS (
+    DELETE FROM checkpoint USING gone WHERE checkpoint.cluster = gone.cluster AND checkpoint.attempt = gone.attempt
+)
+DELETE FROM timer USING gone WHERE timer.cluster = gone.cluster AND timer.attempt = gone.attempt;
+
+-- name: prune_attempts
+-- A few at a time: as many as end in a batch, so that the table does not grow.
+DELETE FROM attempt WHERE (cluster, attempt) IN (
+    SELECT cluster, attempt FROM attempt JOIN cluster USING (cluster)
+    WHERE ended_at_ms < $1 AND (grant_seq IS NULL OR grant_seq <= grants_heard) LIMIT 512
+);
+
+-- name: prune_claims
+WITH old AS (
+    DELETE FROM claim_end WHERE (cluster, claim) IN (SELECT cluster, claim FROM claim_end WHERE ended_at_ms < $1 LIMIT 512)
+    RETURNING cluster, claim
+)
+DELETE FROM claim USING old WHERE claim.cluster = old.cluster AND claim.claim = old.claim;
+
+-- name: report_nodes
+INSERT INTO node (cluster, node, at_ms, seq, healthy_gpus, gpu_model, heard_at)
+SELECT cluster, node, at_ms, seq, healthy_gpus, gpu_model, clock_timestamp() - age_ms * interval '1 millisecond'
+FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::int[], $6::text[], $7::bigint[])
+    AS come (cluster, node, at_ms, seq, healthy_gpus, gpu_model, age_ms)
+ON CONFLICT (cluster, node) DO UPDATE SET at_ms = excluded.at_ms, seq = excluded.seq, healthy_gpus = excluded.healthy_gpus,
+    gpu_model = excluded.gpu_model, heard_at = greatest(node.heard_at, excluded.heard_at)
+WHERE (node.at_ms, node.seq) < (excluded.at_ms, excluded.seq);
+
+-- name: hear_nodes
+-- Ticks are many: a sign of life is written only when the last one is a few seconds old.
+UPDATE node SET heard_at = clock_timestamp() - age_ms * interval '1 millisecond'
+FROM unnest($1::text[], $2::text[], $3::bigint[]) AS come (cluster, node, age_ms)
+WHERE node.cluster = come.cluster AND node.node = come.node
+    AND node.heard_at < clock_timestamp() - age_ms * interval '1 millisecond' - interval '5 seconds';
+
+-- name: save_checkpoints
+-- Only for attempts that are known and live; the next tick says it again for those whose grant is still on its way.
+INSERT INTO checkpoint (cluster, attempt, replica, at_ms)
+SELECT come.* FROM unnest($1::text[], $2::text[], $3::int[], $4::bigint[]) AS come (cluster, attempt, replica, at_ms)
+JOIN attempt USING (cluster, attempt)
+LEFT JOIN checkpoint AS old USING (cluster, attempt, replica)
+WHERE attempt.ended_at_ms IS NULL AND attempt.grant_seq IS NOT NULL AND (old.at_ms IS NULL OR old.at_ms < come.at_ms)
+ON CONFLICT (cluster, attempt, replica) DO UPDATE SET at_ms = excluded.at_ms WHERE checkpoint.at_ms < excluded.at_ms;
+
+-- name: set_standings
+INSERT INTO standing (cluster, budget, used_gpu_ms, entitlement_gpu_ms, usage_revision, counted_grants)
+SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
+ON CONFLICT (cluster, budget) DO UPDATE SET used_gpu_ms = excluded.used_gpu_ms, entitlement_gpu_ms = excluded.entitlement_gpu_ms,
+    usage_revision = excluded.usage_revision, counted_grants = excluded.counted_grants
+WHERE standing.usage_revision < excluded.usage_revision;
+
+-- name: add_budget_changes
+INSERT INTO budget_change (budget, revision, definition) SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[])
+ON CONFLICT DO NOTHING;
+
+-- name: add_revisions
+INSERT INTO tree_revision (revision, budgets, digest)
+SELECT come.* FROM unnest($1::bigint[], $2::int[], $3::text[]) AS come (revision, budgets, digest)
+WHERE NOT EXISTS (SELECT FROM tree_revision WHERE in_force AND tree_revision.revision >= come.revision)
+ON CONFLICT DO NOTHING;
+
+-- name: announced_revisions
+SELECT revision, budgets, digest FROM tree_revision WHERE NOT in_force ORDER BY revision DESC;
+
+-- name: tree_in_force
+SELECT revision, digest FROM tree_revision WHERE in_force;
+
+-- name: definitions
+SELECT definition FROM (
+    SELECT DISTINCT ON (budget) budget, definition FROM budget_change WHERE revision <= $1 ORDER BY budget, revision DESC
+) AS newest WHERE definition IS NOT NULL ORDER BY budget;
+
+-- name: drop_older_revisions
+DELETE FROM tree_revision WHERE revision < $1;
+
+-- name: put_in_force
+UPDATE tree_revision SET in_force = true WHERE revision = $1;
+
+-- name: drop_replaced_definitions
+DELETE FROM budget_change AS old USING budget_change AS newer
+WHERE old.budget = newer.budget AND old.revision < newer.revision AND newer.revision <= $1;
+
+-- name: add_claims
+INSERT INTO claim (cluster, claim, job, budget, replicas, gpus_per_replica, gpu_model, slice_ms, hold_gpu_ms, priority,
+    newest_grant_seq, fence, tree_revision, usage_revision, stream_seq, message, state)
+SELECT come.*, 'waiting'
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::int[], $6::int[], $7::text[], $8::bigint[], $9::bigint[], $10::int[],
+    $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[], $16::text[]) AS come (cluster, claim)
+WHERE NOT EXISTS (SELECT FROM claim_end WHERE claim_end.cluster = come.cluster AND claim_end.claim = come.claim)
+ON CONFLICT DO NOTHING;
+
+-- name: end_claims
+WITH come AS (
+    SELECT DISTINCT * FROM unnest($1::text[], $2::text[]) AS come (cluster, claim)
+), remembered AS (
+    INSERT INTO claim_end (cluster, claim, ended_at_ms) SELECT cluster, claim, $3 FROM come ON CONFLICT DO NOTHING
+), closed AS (
+    UPDATE claim SET state = 'closed' FROM come
+    WHERE claim.cluster = come.cluster AND claim.claim = come.claim AND claim.state IN ('waiting', 'planned')
+)
+DELETE FROM promise USING come WHERE promise.cluster = come.cluster AND promise.claim = come.claim;
+
+-- name: waiting_claims
+SELECT cluster, claim, job, budget, replicas, gpus_per_replica, gpu_model, slice_ms, hold_gpu_ms, priority, newest_grant_seq, fence,
+    tree_revision, usage_revision, message
+FROM claim WHERE cluster = $1 AND state = 'waiting' ORDER BY stream_seq, claim;
+
+-- name: progress
+SELECT
+    coalesce((SELECT grants_heard FROM cluster WHERE cluster = $1), 0) AS grants_heard,
+    coalesce((SELECT fence FROM cluster WHERE cluster = $1), 0) AS fence,
+    (SELECT max(usage_revision) FROM standing WHERE cluster = $1) AS usage_revision,
+    (SELECT count(*) FROM node WHERE cluster = $1)::int AS nodes;
+
+-- name: nodes
+SELECT node, healthy_gpus, gpu_model, heard_at > clock_timestamp() - $2::bigint * interval '1 millisecond' AS heard
+FROM node WHERE cluster = $1 ORDER BY node;
+
+-- name: attempts
+SELECT a.attempt, a.job, a.budget, coalesce(h.nodes, '{}') AS nodes, coalesce(h.gpus, '{}') AS gpus, a.replicas, a.gpus_per_replica,
+    a.priority, a.started_at_ms, a.protected_until_ms, coalesce(c.saved, '{}') AS saved, a.leaving_plan IS NOT NULL AS leaving,
+    a.grant_seq, a.hold_gpu_ms
+FROM attempt AS a
+LEFT JOIN (
+    SELECT attempt, array_agg(node ORDER BY node) AS nodes, array_agg(gpus - freed ORDER BY node) AS gpus
+    FROM held WHERE cluster = $1 AND gpus > freed GROUP BY attempt
+) AS h USING (attempt)
+LEFT JOIN (SELECT attempt, array_agg(at_ms) AS saved FROM checkpoint WHERE cluster = $1 GROUP BY attempt) AS c USING (attempt)
+WHERE a.cluster = $1 AND a.grant_seq IS NOT NULL AND a.ended_at_ms IS NULL
+ORDER BY a.attempt;
+
+-- name: promised
+SELECT node, sum(gpus)::int AS gpus FROM promise WHERE cluster = $1 GROUP BY node;
+
+-- name: standings
+SELECT budget, used_gpu_ms, entitlement_gpu_ms, counted_grants FROM standing WHERE cluster = $1;
+
+-- name: planned_holds
+SELECT budget, hold_gpu_ms FROM claim WHERE cluster = $1 AND state = 'planned';
+
+-- name: settle_claim
+UPDATE claim SET state = $3 WHERE cluster = $1 AND claim = $2 AND state = 'waiting';
+
+-- name: add_plan
+INSERT INTO plan (plan, cluster, claim, made_at_ms, tree_revision, usage_revision, answer, orders)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8);
+
+-- name: add_promises
+INSERT INTO promise (cluster, claim, node, gpus) SELECT $1, $2, * FROM unnest($3::text[], $4::int[]);
+
+-- name: send_away
+UPDATE attempt SET leaving_plan = $3 WHERE cluster = $1 AND attempt = ANY($2::text[]) AND leaving_plan IS NULL;
+
+-- name: take_due
+DELETE FROM timer WHERE (cluster, attempt) IN (
+    SELECT cluster, attempt FROM timer WHERE due_at_ms <= $1 ORDER BY due_at_ms, attempt LIMIT $2 FOR UPDATE SKIP LOCKED
+) RETURNING cluster, attempt, job, budget, due_at_ms;
+
+-- name: next_due
+SELECT min(due_at_ms) FROM timer;

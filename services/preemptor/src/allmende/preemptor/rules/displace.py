@@ -1,0 +1,93 @@
+"""Who may be displaced by a claim: contract §7, attempt by attempt. Never asks whether that would help.
+
+An attempt inside its slice is never a candidate; nor is one that is leaving already, or one with a replica on a node that is
+silent (its agent could not say that the GPUs are free, so they would be lost to everybody).
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from allmende.preemptor.model import Attempt, Claim, Node, Policy, Snapshot
+from allmende.proto.order import Comparison, LeafKey, leaf_key, may_displace
+
+UNALLOCATED = "unallocated"
+LOWER_PRIORITY = "lower_priority"
+OVER_SERVED_LEAF = "over_served_leaf"
+OVER_SERVED_FAMILY = "over_served_family"
+
+
+class Displaceable(NamedTuple):
+    """An attempt that this claim may lawfully evict. `compared` is set when ratios decided."""
+
+    attempt: Attempt
+    rule: str
+    compared: Comparison | None
+
+
+class Sorted(NamedTuple):
+    """Every attempt that holds GPUs the claimant could use, by what the contract says about it.
+
+    `spared`: interruptible, but the comparison (None inside one leaf, or where a standing is unknown) forbids it.
+    """
+
+    displaceable: tuple[Displaceable, ...]
+    spared: tuple[tuple[Attempt, Comparison | None], ...]
+    protected: tuple[Attempt, ...]
+
+
+def sort_attempts(snapshot: Snapshot, claim: Claim, nodes: Mapping[str, Node], policy: Policy) -> Sorted:
+    """Sort the attempts that hold GPUs on `nodes`. Order of the result: by attempt id, whatever the order of the snapshot."""
+    silent = {node.node for node in snapshot.nodes if not node.heard}
+    compared: dict[str, Comparison | None] = {}
+    displaceable: list[Displaceable] = []
+    spared: list[tuple[Attempt, Comparison | None]] = []
+    protected: list[Attempt] = []
+    for attempt in sorted(snapshot.attempts, key=lambda each: each.attempt):
+        names = {node for node, gpus in attempt.held if gpus}
+        if attempt.leaving or not names & nodes.keys() or names & silent:
+            continue
+        if not attempt.interruptible(snapshot.now_ms):
+            protected.append(attempt)
+        elif attempt.budget is None:
+            displaceable.append(Displaceable(attempt, UNALLOCATED, None))
+        elif attempt.budget == claim.budget:
+            if attempt.priority < claim.priority:
+                displaceable.append(Displaceable(attempt, LOWER_PRIORITY, None))
+            else:
+                spared.append((attempt, None))
+        else:
+            if attempt.budget not in compared:
+                compared[attempt.budget] = _compare(snapshot, claim, attempt.budget, policy)
+            comparison = compared[attempt.budget]
+            if comparison is not None and comparison.allowed:
+                displaceable.append(Displaceable(attempt, _rule(snapshot, claim), comparison))
+            else:
+                spared.append((attempt, comparison))
+    return Sorted(tuple(displaceable), tuple(spared), tuple(protected))
+
+
+def _rule(snapshot: Snapshot, claim: Claim) -> str:
+    return OVER_SERVED_LEAF if snapshot.standings[claim.budget].guaranteed else OVER_SERVED_FAMILY
+
+
+def _compare(snapshot: Snapshot, claim: Claim, victim_budget: str, policy: Policy) -> Comparison | None:
+    """None: the victim's budget is not in the tree or has no standing yet. Unknown is not a reason to evict."""
+    ours, theirs = snapshot.paths[claim.budget], snapshot.paths.get(victim_budget)
+    if theirs is None or any(budget not in snapshot.standings for budget in theirs):
+        return None
+    return may_displace(ours, claim.hold_gpu_ms, theirs, snapshot.standings, policy.margin_ppm)
+
+
+def most_over_served_first(snapshot: Snapshot, displaceable: tuple[Displaceable, ...]) -> dict[str, int]:
+    """The leaves of the allocated candidates, ranked: 0 is the most over-served.
+
+    The order is admission's order of leaves backwards: whoever would be served last gives up first. With two different orders,
+    eviction and admission would chase each other.
+    """
+    keys: dict[str, LeafKey] = {}
+    for candidate in displaceable:
+        budget = candidate.attempt.budget
+        if budget is not None and budget not in keys:
+            keys[budget] = leaf_key(snapshot.paths[budget], snapshot.standings)
+    ranked = sorted(keys, key=keys.__getitem__, reverse=True)
+    return {budget: rank for rank, budget in enumerate(ranked)}

@@ -1,0 +1,290 @@
+"""Messages into rows, and decisions into messages. Pure; never decides, never reads a clock.
+
+One batch of events becomes one `Heard`: each fact once, however often it came, so that a batch is a handful of statements.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from allmende.preemptor.model import Attempt, Claim, Decision, Expired, Planned, Snapshot, Victim
+from allmende.proto import admission, agent, budget, ledger, preemptor
+from allmende.proto.envelope import MAX_MESSAGE_BYTES, Envelope
+from allmende.proto.message import Message
+from allmende.proto.order import Comparison
+from allmende.proto.units import Ms
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_budgets = msgspec.json.Decoder(budget.Budget)
+
+# Room for the envelope around a body.
+ENVELOPE_BYTES = 2_048
+
+
+class GrantRow(NamedTuple):
+    """Columns of `add_grants`."""
+
+    cluster: str
+    attempt: str
+    job: str
+    budget: str | None
+    replicas: int
+    gpus_per_replica: int
+    priority: int
+    hold_gpu_ms: int
+    grant_seq: int
+
+
+class ProtectionRow(NamedTuple):
+    """Columns of `protect`."""
+
+    cluster: str
+    attempt: str
+    job: str
+    budget: str | None
+    started_at_ms: Ms
+    protected_until_ms: Ms
+
+
+class NodeRow(NamedTuple):
+    """Columns of `report_nodes`; `sent_at_ms` becomes the age of the sign of life."""
+
+    cluster: str
+    node: str
+    at_ms: Ms
+    seq: int
+    healthy_gpus: int
+    gpu_model: str | None
+    sent_at_ms: Ms
+
+
+class StandingRow(NamedTuple):
+    """Columns of `set_standings`."""
+
+    cluster: str
+    budget: str
+    used_gpu_ms: int
+    entitlement_gpu_ms: int
+    usage_revision: int
+    counted_grants: int
+
+
+class ClaimRow(NamedTuple):
+    """Columns of `add_claims`."""
+
+    claim: Claim
+    stream_seq: int
+    message: str
+
+
+class Heard:
+    """What one batch says. Keys are (cluster, name, ...); a later word replaces an earlier one only where that is right."""
+
+    def __init__(self) -> None:
+        self.fences: dict[str, int] = {}
+        self.grants: dict[tuple[str, str], GrantRow] = {}
+        self.held: dict[tuple[str, str, str], int] = {}
+        self.protected: dict[tuple[str, str], ProtectionRow] = {}
+        self.freed: dict[tuple[str, str, str], int] = {}
+        self.ended: dict[tuple[str, str], Ms] = {}
+        self.nodes: dict[tuple[str, str], NodeRow] = {}
+        self.signs: dict[tuple[str, str], Ms] = {}
+        self.checkpoints: dict[tuple[str, str, int], Ms] = {}
+        self.standings: dict[tuple[str, str], StandingRow] = {}
+        self.changes: dict[tuple[str, int], str | None] = {}
+        self.revisions: dict[int, tuple[int, str]] = {}
+        self.claims: dict[tuple[str, str], ClaimRow] = {}
+        self.ended_claims: set[tuple[str, str]] = set()
+        self.clusters: set[str] = set()
+
+    @property
+    def tree(self) -> bool:
+        """True when the batch says anything about the tree."""
+        return bool(self.changes or self.revisions)
+
+
+def hear(messages: Iterable[tuple[Envelope[Message], int]]) -> Heard:
+    """Sort the messages of a batch, each with its number in its stream."""
+    heard = Heard()
+    for envelope, stream_seq in messages:
+        body = envelope.body
+        heard.clusters.update([cluster] if isinstance(cluster := getattr(body, "cluster", None), str) else [])
+        match body:
+            case agent.UsageTick():
+                _tick(heard, body, envelope.sent_at_ms)
+            case agent.NodeReported():
+                _node(heard, body, envelope.sent_at_ms)
+            case agent.GpuFreed():
+                for freed in body.nodes:
+                    key = (body.cluster, body.attempt, freed.node)
+                    heard.freed[key] = max(heard.freed.get(key, 0), freed.gpus)
+            case agent.AttemptEnded():
+                heard.ended.setdefault((body.cluster, body.attempt), body.ended_at_ms)
+            case admission.JobGranted():
+                _grant(heard, body)
+            case admission.AttemptProtected():
+                row = ProtectionRow(body.cluster, body.attempt, body.job, body.budget, body.started_at_ms, body.protected_until_ms)
+                heard.protected.setdefault((body.cluster, body.attempt), row)
+            case admission.ClaimRaised():
+                _claim(heard, body, stream_seq, envelope.id)
+            case admission.ClaimWithdrawn():
+                heard.ended_claims.add((body.cluster, body.claim))
+            case ledger.UsageStanding():
+                _standing(heard, body)
+            case budget.BudgetChanged():
+                definition = None if body.definition is None else _encode(body.definition).decode()
+                heard.changes.setdefault((body.budget, body.revision), definition)
+            case budget.RevisionComplete():
+                heard.revisions.setdefault(body.revision, (body.budgets, body.digest))
+    return heard
+
+
+def _tick(heard: Heard, body: agent.UsageTick, sent_at_ms: Ms) -> None:
+    node = (body.cluster, body.node)
+    heard.signs[node] = max(heard.signs.get(node, 0), sent_at_ms)
+    for counter in body.counters:
+        if counter.checkpoint_at_ms is not None:
+            key = (body.cluster, counter.attempt, counter.replica)
+            heard.checkpoints[key] = max(heard.checkpoints.get(key, 0), counter.checkpoint_at_ms)
+
+
+def _node(heard: Heard, body: agent.NodeReported, sent_at_ms: Ms) -> None:
+    key = (body.cluster, body.node)
+    row = NodeRow(body.cluster, body.node, body.at_ms, body.seq, body.healthy_gpus, body.gpu_model, sent_at_ms)
+    before = heard.nodes.get(key)
+    if before is None or (before.at_ms, before.seq) < (row.at_ms, row.seq):
+        heard.nodes[key] = row
+    heard.signs[key] = max(heard.signs.get(key, 0), sent_at_ms)
+
+
+def _grant(heard: Heard, body: admission.JobGranted) -> None:
+    key = (body.cluster, body.attempt)
+    if key not in heard.grants:
+        replicas = sum(placed.replicas for placed in body.placement)
+        heard.grants[key] = GrantRow(
+            body.cluster,
+            body.attempt,
+            body.job,
+            body.budget,
+            replicas,
+            body.gpus_per_replica,
+            body.priority,
+            body.hold_gpu_ms,
+            body.grant_seq,
+        )
+        for placed in body.placement:
+            held = (*key, placed.node)
+            heard.held[held] = heard.held.get(held, 0) + placed.replicas * body.gpus_per_replica
+    heard.fences[body.cluster] = max(heard.fences.get(body.cluster, 0), body.fence)
+    if body.claim is not None:
+        # The claimant holds its GPUs itself from now on.
+        heard.ended_claims.add((body.cluster, body.claim))
+
+
+def _claim(heard: Heard, body: admission.ClaimRaised, stream_seq: int, message: str) -> None:
+    claim = Claim(
+        cluster=body.cluster,
+        claim=body.claim,
+        job=body.job,
+        budget=body.budget,
+        replicas=body.replicas,
+        gpus_per_replica=body.gpus_per_replica,
+        gpu_model=body.gpu_model,
+        slice_ms=body.slice_ms,
+        hold_gpu_ms=body.hold_gpu_ms,
+        priority=body.priority,
+        newest_grant_seq=body.newest_grant_seq,
+        fence=body.fence,
+        tree_revision=body.tree_revision,
+        usage_revision=body.usage_revision,
+    )
+    heard.claims.setdefault((body.cluster, body.claim), ClaimRow(claim, stream_seq, message))
+    heard.fences[body.cluster] = max(heard.fences.get(body.cluster, 0), body.fence)
+
+
+def _standing(heard: Heard, body: ledger.UsageStanding) -> None:
+    key = (body.cluster, body.budget)
+    used = body.charged_gpu_ms + body.held_gpu_ms
+    row = StandingRow(body.cluster, body.budget, used, body.entitlement_gpu_ms, body.usage_revision, body.counted_grants)
+    if key not in heard.standings or heard.standings[key].usage_revision < row.usage_revision:
+        heard.standings[key] = row
+
+
+def budgets_of(definitions: Iterable[str]) -> dict[str, budget.Budget]:
+    """Stored definitions as budgets by name."""
+    return {it.budget: it for it in (_budgets.decode(text) for text in definitions)}
+
+
+def answered(snapshot: Snapshot, claim: Claim, decision: Decision, plan: str | None) -> preemptor.ClaimAnswered:
+    """The one answer to a claim."""
+    planned = decision if isinstance(decision, Planned) else None
+    return preemptor.ClaimAnswered(
+        cluster=claim.cluster,
+        claim=claim.claim,
+        job=claim.job,
+        outcome="planned" if planned else "infeasible",
+        code=decision.code,
+        sentence=decision.sentence,
+        plan=plan,
+        victims=tuple(_victim(victim.attempt, victim.lost_gpu_ms) for victim in planned.victims) if planned else (),
+        placement=tuple(admission.Placed(node=it.node, replicas=it.replicas) for it in planned.placement) if planned else (),
+        tree_revision=snapshot.tree_revision,
+        usage_revision=snapshot.usage_revision,
+    )
+
+
+def _victim(attempt: Attempt, lost_gpu_ms: int) -> preemptor.Victim:
+    return preemptor.Victim(
+        attempt=attempt.attempt, job=attempt.job, budget=attempt.budget, gpus=attempt.gpus, lost_gpu_ms=lost_gpu_ms
+    )
+
+
+def ordered(snapshot: Snapshot, claim: Claim, victim: Victim, plan: str) -> preemptor.EvictionOrdered:
+    """The order to evict one victim, at the snapshot's instant."""
+    attempt = victim.attempt
+    return preemptor.EvictionOrdered(
+        cluster=claim.cluster,
+        attempt=attempt.attempt,
+        job=attempt.job,
+        plan=plan,
+        claim=claim.claim,
+        claimant_job=claim.job,
+        ordered_at_ms=snapshot.now_ms,
+        protected_until_ms=None if attempt.budget is None else attempt.protected_until_ms,
+        grace_ms=victim.grace_ms,
+        rule=victim.rule,
+        sentence=victim.sentence,
+        compared=None if victim.compared is None else _compared(victim.compared),
+        tree_revision=snapshot.tree_revision,
+        usage_revision=snapshot.usage_revision,
+    )
+
+
+def _compared(it: Comparison) -> preemptor.Compared:
+    return preemptor.Compared(
+        claimant_budget=it.claimant_budget,
+        victim_budget=it.victim_budget,
+        claimant_used_gpu_ms=it.claimant_after.used,
+        claimant_entitlement_gpu_ms=it.claimant_after.entitlement,
+        victim_used_gpu_ms=it.victim_before.used,
+        victim_entitlement_gpu_ms=it.victim_before.entitlement,
+        margin_ppm=it.margin_ppm,
+    )
+
+
+def expired(slice_: Expired) -> preemptor.SliceExpired:
+    """The word that a slice has passed."""
+    return preemptor.SliceExpired(
+        cluster=slice_.cluster, attempt=slice_.attempt, job=slice_.job, budget=slice_.budget, expired_at_ms=slice_.due_at_ms
+    )
+
+
+def fits(body: Message) -> bool:
+    """True when the body fits a message with its envelope."""
+    return len(_encode(body)) <= MAX_MESSAGE_BYTES - ENVELOPE_BYTES
+
+
+def texts(bodies: Sequence[Message]) -> list[str]:
+    """Bodies as they are kept with a plan."""
+    return [_encode(body).decode() for body in bodies]
