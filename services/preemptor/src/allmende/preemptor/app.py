@@ -4,6 +4,7 @@ from allmende.chassis.boot import Chassis
 from allmende.chassis.worker import Worker
 from allmende.preemptor.config import Settings
 from allmende.preemptor.handlers import Preemptor
+from allmende.preemptor.store import Store
 from allmende.proto.streams import consumers_of
 from allmende.proto.subjects import Role
 
@@ -12,7 +13,13 @@ SERVICE: Role = "preemptor"
 
 async def run(chassis: Chassis, settings: Settings) -> None:
     """Work until cancelled."""
-    handle = Preemptor(clock=chassis.clock, ids=chassis.ids, policy=settings.policy, silent_after_ms=settings.silent_after_ms)
+    handle = Preemptor(
+        clock=chassis.clock,
+        ids=chassis.ids,
+        rows=lambda tx: Store(tx.connection),
+        policy=settings.policy,
+        silent_after_ms=settings.silent_after_ms,
+    )
     worker = Worker(
         service=SERVICE,
         bus=chassis.bus,

@@ -4,7 +4,7 @@ Holds nothing between batches that is not in the database, but the decoded tree,
 cluster holds that cluster's lock until the commit, so that several replicas answer each claim once and on the same facts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from allmende.chassis import trace
 from allmende.chassis.db import Transaction
@@ -13,10 +13,10 @@ from allmende.chassis.outbox import draft
 from allmende.chassis.ports import Clock, Draft, Event, Ids
 from allmende.chassis.worker import Outcome
 from allmende.preemptor import wire
-from allmende.preemptor.model import Claim, Decision, Infeasible, Planned, Policy, Snapshot
+from allmende.preemptor.model import Claim, Decision, Heard, Infeasible, Planned, Policy, Snapshot
+from allmende.preemptor.ports import Rows
 from allmende.preemptor.rules.judge import assert_lawful, carried_on, judge
 from allmende.preemptor.rules.ready import budget_readiness, readiness, standings_with_holds
-from allmende.preemptor.store import Store
 from allmende.proto.budget import Budget
 from allmende.proto.order import Path
 from allmende.proto.tree import digest, paths
@@ -32,16 +32,16 @@ _expiries = trace.meter.create_counter("allmende_preemptor_slices_expired", desc
 
 
 class Preemptor:
-    """The handler of the preemptor's batches. `silent_after_ms` is real time."""
+    """The handler of the preemptor's batches. `rows` opens the rows of a transaction; `silent_after_ms` is real time."""
 
-    def __init__(self, *, clock: Clock, ids: Ids, policy: Policy, silent_after_ms: Ms) -> None:
-        self._clock, self._ids, self._policy, self._silent_after_ms = clock, ids, policy, silent_after_ms
+    def __init__(self, *, clock: Clock, ids: Ids, rows: Callable[[Transaction], Rows], policy: Policy, silent_after_ms: Ms) -> None:
+        self._clock, self._ids, self._rows, self._policy, self._silent_after_ms = clock, ids, rows, policy, silent_after_ms
         self._tree: tuple[str, dict[str, Path]] | None = None
 
     async def __call__(self, tx: Transaction, events: Sequence[Event]) -> Outcome:
         """Handle a batch; with no events, only timers and claims that waited."""
         heard = wire.hear((event.envelope, event.stream_seq) for event in events)
-        store = Store(tx.connection)
+        store = self._rows(tx)
         clusters = sorted(heard.clusters | await store.clusters_with_waiting_claims())
         # Always in this order, so that two replicas cannot wait for each other.
         for cluster in clusters:
@@ -56,7 +56,7 @@ class Preemptor:
             drafts.extend(await self._answer(store, cluster, now_ms))
         return Outcome(drafts, await store.next_due())
 
-    async def _switch_tree(self, store: Store, heard: wire.Heard) -> None:
+    async def _switch_tree(self, store: Rows, heard: Heard) -> None:
         """Put the newest revision in force that is announced and wholly heard."""
         await store.add_tree(heard)
         for revision, count, expected in await store.announced_revisions():
@@ -65,12 +65,12 @@ class Preemptor:
                 await store.put_in_force(revision)
                 return
 
-    async def _expire(self, store: Store, now_ms: Ms) -> list[Draft]:
+    async def _expire(self, store: Rows, now_ms: Ms) -> list[Draft]:
         due = await store.take_due(now_ms, EXPIRED_MOST)
         _expiries.add(len(due))
         return [draft(wire.expired(it), ids=self._ids, now_ms=now_ms, occurred_at_ms=it.due_at_ms) for it in due]
 
-    async def _answer(self, store: Store, cluster: str, now_ms: Ms) -> list[Draft]:
+    async def _answer(self, store: Rows, cluster: str, now_ms: Ms) -> list[Draft]:
         waiting = await store.waiting_claims(cluster)
         if not waiting:
             return []
@@ -94,7 +94,7 @@ class Preemptor:
                 _log.debug("a claim waits", cluster=cluster, claim=claim.claim, why=ready.sentence)
         return drafts
 
-    async def _snapshot(self, store: Store, cluster: str, now_ms: Ms, tree: tuple[int, str], usage_revision: int) -> Snapshot:
+    async def _snapshot(self, store: Rows, cluster: str, now_ms: Ms, tree: tuple[int, str], usage_revision: int) -> Snapshot:
         facts = await store.facts(cluster, self._silent_after_ms)
         paths_ = await self._paths(store, tree)
         return Snapshot(
@@ -109,7 +109,7 @@ class Preemptor:
             usage_revision=usage_revision,
         )
 
-    async def _paths(self, store: Store, tree: tuple[int, str]) -> dict[str, Path]:
+    async def _paths(self, store: Rows, tree: tuple[int, str]) -> dict[str, Path]:
         revision, expected = tree
         if self._tree is None or self._tree[0] != expected:
             budgets: dict[str, Budget] = wire.budgets_of(await store.definitions(revision))
@@ -117,7 +117,7 @@ class Preemptor:
         return self._tree[1]
 
     async def _settle(
-        self, store: Store, claim: Claim, snapshot: Snapshot, decision: Decision, message: str
+        self, store: Rows, claim: Claim, snapshot: Snapshot, decision: Decision, message: str
     ) -> tuple[list[Draft], Snapshot]:
         """Keep a decision and turn it into messages: the answer, then the orders. Returns the snapshot for the next claim."""
         now_ms = snapshot.now_ms

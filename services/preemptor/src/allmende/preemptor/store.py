@@ -3,31 +3,19 @@
 Every method is one or two statements whatever the size of the batch.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 import asyncpg
 
 from allmende.chassis.db import Connection, load_queries
-from allmende.preemptor.model import Attempt, Claim, Counted, Expired, Granted, Node, Planned, Progress, Waiting
-from allmende.preemptor.wire import Heard
+from allmende.preemptor.model import Attempt, Claim, Counted, Expired, Facts, Granted, Heard, Node, Planned, Progress, Waiting
 from allmende.proto.standing import Standing
-from allmende.proto.units import DAY_MS, GpuMs, Ms
+from allmende.proto.units import DAY_MS, Ms
 
 _SQL = load_queries(__package__)
 # As long as the streams keep messages: what is forgotten here cannot be said again from there.
 KEEP_MS = 30 * DAY_MS
-
-
-class Facts(NamedTuple):
-    """What a snapshot of one cluster is made from."""
-
-    nodes: tuple[Node, ...]
-    attempts: tuple[Attempt, ...]
-    grants: tuple[Granted, ...]
-    promised: Mapping[str, int]
-    published: Mapping[str, Counted]
-    planned: tuple[tuple[str, GpuMs], ...]
 
 
 def _columns(rows: Collection[Sequence[Any]]) -> list[list[Any]]:
@@ -35,7 +23,7 @@ def _columns(rows: Collection[Sequence[Any]]) -> list[list[Any]]:
 
 
 class Store:
-    """The rows of the preemptor, through one connection."""
+    """`ports.Rows` in PostgreSQL, through one connection."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

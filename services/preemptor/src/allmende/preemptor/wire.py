@@ -4,11 +4,24 @@ One batch of events becomes one `Heard`: each fact once, however often it came, 
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import msgspec
 
-from allmende.preemptor.model import Attempt, Claim, Decision, Expired, Planned, Snapshot, Victim
+from allmende.preemptor.model import (
+    Attempt,
+    Claim,
+    ClaimRow,
+    Decision,
+    Expired,
+    GrantRow,
+    Heard,
+    NodeRow,
+    Planned,
+    ProtectionRow,
+    Snapshot,
+    StandingRow,
+    Victim,
+)
 from allmende.proto import admission, agent, budget, ledger, preemptor
 from allmende.proto.envelope import MAX_MESSAGE_BYTES, Envelope
 from allmende.proto.message import Message
@@ -20,88 +33,6 @@ _budgets = msgspec.json.Decoder(budget.Budget)
 
 # Room for the envelope around a body.
 ENVELOPE_BYTES = 2_048
-
-
-class GrantRow(NamedTuple):
-    """Columns of `add_grants`."""
-
-    cluster: str
-    attempt: str
-    job: str
-    budget: str | None
-    replicas: int
-    gpus_per_replica: int
-    priority: int
-    hold_gpu_ms: int
-    grant_seq: int
-
-
-class ProtectionRow(NamedTuple):
-    """Columns of `protect`."""
-
-    cluster: str
-    attempt: str
-    job: str
-    budget: str | None
-    started_at_ms: Ms
-    protected_until_ms: Ms
-
-
-class NodeRow(NamedTuple):
-    """Columns of `report_nodes`; `sent_at_ms` becomes the age of the sign of life."""
-
-    cluster: str
-    node: str
-    at_ms: Ms
-    seq: int
-    healthy_gpus: int
-    gpu_model: str | None
-    sent_at_ms: Ms
-
-
-class StandingRow(NamedTuple):
-    """Columns of `set_standings`."""
-
-    cluster: str
-    budget: str
-    used_gpu_ms: int
-    entitlement_gpu_ms: int
-    usage_revision: int
-    counted_grants: int
-
-
-class ClaimRow(NamedTuple):
-    """Columns of `add_claims`."""
-
-    claim: Claim
-    stream_seq: int
-    message: str
-
-
-class Heard:
-    """What one batch says. Keys are (cluster, name, ...); a later word replaces an earlier one only where that is right."""
-
-    def __init__(self) -> None:
-        self.fences: dict[str, int] = {}
-        self.grants: dict[tuple[str, str], GrantRow] = {}
-        self.held: dict[tuple[str, str, str], int] = {}
-        self.protected: dict[tuple[str, str], ProtectionRow] = {}
-        self.freed: dict[tuple[str, str, str], int] = {}
-        self.ended: dict[tuple[str, str], Ms] = {}
-        self.nodes: dict[tuple[str, str], NodeRow] = {}
-        self.signs: dict[tuple[str, str], Ms] = {}
-        self.checkpoints: dict[tuple[str, str, int], Ms] = {}
-        self.standings: dict[tuple[str, str], StandingRow] = {}
-        self.changes: dict[tuple[str, int], str | None] = {}
-        self.revisions: dict[int, tuple[int, str]] = {}
-        self.claims: dict[tuple[str, str], ClaimRow] = {}
-        self.ended_claims: set[tuple[str, str]] = set()
-        self.clusters: set[str] = set()
-
-    @property
-    def tree(self) -> bool:
-        """True when the batch says anything about the tree."""
-        return bool(self.changes or self.revisions)
 
 
 def hear(messages: Iterable[tuple[Envelope[Message], int]]) -> Heard:
