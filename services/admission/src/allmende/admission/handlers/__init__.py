@@ -1,0 +1,1 @@
+"""What admission does with events, timers, commands and queries: load -> decide -> commit -> say."""

@@ -1,0 +1,165 @@
+"""What admission answers: the queue, jobs, why, nodes, and to agents what an attempt runs. Changes nothing.
+
+Lists come from rows; the queue, places and blockers from the books and from what the last pass saw.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from allmende.admission import wire
+from allmende.admission.handlers.desk import Desk
+from allmende.admission.model.values import Job, Reason
+from allmende.admission.ports import JobFilter, Store
+from allmende.admission.rules import explaining
+from allmende.admission.rules.explaining import Waiting
+from allmende.admission.rules.passing import not_ready
+from allmende.chassis.db import Database
+from allmende.chassis.ports import Clock
+from allmende.proto import admission
+from allmende.proto.envelope import Refusal
+from allmende.proto.units import SECOND_MS, Ms
+
+V = TypeVar("V", bound=Struct)
+
+# A reply has at most 64 KiB; the rest is for the frame around the entries.
+REPLY_BYTES = 56 * 1024
+DECISIONS_MAX = 100
+# Working out the order of 2,000 jobs takes some 30 ms, so who looks again within a second gets the same page.
+ORDER_KEPT_MS = SECOND_MS
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Order(NamedTuple):
+    at_ms: Ms
+    waiting: list[Waiting]
+
+
+class Queries:
+    """Answers to requests that change nothing."""
+
+    def __init__(self, desk: Desk, store: Store, db: Database, clock: Clock) -> None:
+        self._desk, self._store, self._db, self._clock = desk, store, db, clock
+        self._orders: dict[str | None, _Order] = {}
+
+    async def queue(self, caller: str, query: admission.QueueQuery) -> admission.QueuePage:
+        """Waiting jobs in the order of the queue, with the numbers that sort them and all their blockers."""
+        books, now_ms = self._desk.known(), self._clock.now_ms()
+        waiting = self._order(query.cluster)
+        entries = []
+        for position, each in enumerate(waiting[query.offset : query.offset + query.limit], start=query.offset):
+            reasons = explaining.blockers(each.job, books, self._desk.outlooks, now_ms, self._desk.terms)
+            entries.append(wire.queue_entry(position, each, reasons))
+        missing = not_ready(books)
+        shown = tuple(fitting(entries))
+        return admission.QueuePage(ready=not missing, not_ready=missing, waiting=len(waiting), entries=shown)
+
+    async def jobs(self, caller: str, query: admission.JobsQuery) -> admission.JobsPage:
+        """Jobs, newest first."""
+        wanted = JobFilter(query.user, query.budget, tuple(query.states), query.before, query.limit + 1)
+        async with self._db.reading() as connection:
+            rows = await self._store.page_of_jobs(connection, wanted)
+        shown = fitting([wire.job_summary(job, latest) for job, latest in rows[: query.limit]])
+        more = len(rows) > len(shown)
+        return admission.JobsPage(jobs=tuple(shown), next_before=shown[-1].job if more and shown else None)
+
+    async def why(self, caller: str, query: admission.WhyQuery) -> admission.WhyReply:
+        """The story of a job out of the stored decisions, with what keeps it waiting now.
+
+        Raises:
+            Refusal: `unknown_job` or `ambiguous_job`.
+        """
+        async with self._db.reading() as connection:
+            job = one_of(await self._store.jobs_by_suffix(connection, query.job), query.job)
+            attempts = await self._store.attempts_of_job(connection, job.job)
+            decisions = await self._store.decisions_of_job(connection, job.job, DECISIONS_MAX)
+        books, position = self._desk.known(), None
+        reasons: tuple[Reason, ...] = ()
+        live = books.jobs.get(job.job)
+        if live is not None and live.state == "queued":
+            order = self._order(None)
+            position = next((place for place, each in enumerate(order) if each.job.job == job.job), None)
+            reasons = explaining.blockers(live, books, self._desk.outlooks, self._clock.now_ms(), self._desk.terms)
+        # The newest are the ones that matter where not all fit.
+        told = fitting([wire.decision(each) for each in reversed(decisions)], REPLY_BYTES // 2)
+        shown = fitting([wire.attempt_summary(each) for each in reversed(attempts)], REPLY_BYTES // 4)
+        return admission.WhyReply(
+            job=wire.job_summary(job, attempts[-1] if attempts else None),
+            attempts=tuple(reversed(shown)),
+            decisions=tuple(reversed(told)),
+            blockers=wire.blockers(reasons),
+            position=position,
+        )
+
+    async def nodes(self, caller: str, query: admission.NodesQuery) -> admission.NodesPage:
+        """Nodes by cluster and name."""
+        books, now_ms = self._desk.known(), self._clock.now_ms()
+        keys = sorted(key for key in books.nodes if query.cluster is None or key[0] == query.cluster)
+        if query.after is not None:
+            keys = [key for key in keys if key > query.after]
+        marks: dict[tuple[str, str], int] = {}
+        for claim in books.claims.values():
+            for node, gpus in claim.earmarks().items():
+                marks[claim.cluster, node] = marks.get((claim.cluster, node), 0) + gpus
+        silent_after_ms = self._desk.terms.silent_after_ms
+        views = [wire.node_view(books.nodes[key], books, marks.get(key, 0), now_ms, silent_after_ms) for key in keys[: query.limit]]
+        shown = fitting(views)
+        more = len(shown) < len(keys) and bool(shown)
+        return admission.NodesPage(nodes=tuple(shown), next_after=(shown[-1].cluster, shown[-1].node) if more else None)
+
+    async def payload(self, caller: str, query: admission.PayloadQuery) -> admission.PayloadReply:
+        """What a granted attempt runs: for the agent of its own cluster, while it has not ended.
+
+        Raises:
+            Refusal: `unknown_attempt`, also when it is another cluster's: an agent learns nothing about those.
+        """
+        attempt = self._desk.known().attempts.get(query.attempt)
+        if attempt is None or attempt.cluster != caller:
+            raise Refusal("unknown_attempt", f"no live attempt {query.attempt} was granted to cluster {caller}")
+        async with self._db.reading() as connection:
+            kept = await self._store.payload_of_job(connection, attempt.job)
+        if kept is None:
+            raise Refusal("unknown_attempt", f"attempt {query.attempt} has no payload any more")
+        return admission.PayloadReply(attempt=attempt.attempt, job=attempt.job, payload=wire.payload_of(kept))
+
+    def _order(self, cluster: str | None) -> list[Waiting]:
+        books, now_ms = self._desk.known(), self._clock.now_ms()
+        kept = self._orders.get(cluster)
+        if kept is None or not kept.at_ms <= now_ms <= kept.at_ms + ORDER_KEPT_MS * self._clock.rate:
+            kept = _Order(now_ms, explaining.queue(books, self._desk.outlooks, cluster))
+            if len(self._orders) > _CLUSTERS_KEPT:
+                self._orders.clear()
+            self._orders[cluster] = kept
+        # Who has started since is not waiting any more.
+        return [each for each in kept.waiting if (job := books.jobs.get(each.job.job)) is not None and job.state == "queued"]
+
+
+# A caller may ask for clusters that do not exist; what is kept for them must stay bounded.
+_CLUSTERS_KEPT = 64
+
+
+def one_of(found: Sequence[Job], suffix: str) -> Job:
+    """The one job that an end of an id names.
+
+    Raises:
+        Refusal: `unknown_job` or `ambiguous_job`.
+    """
+    if not found:
+        raise Refusal("unknown_job", f"no job's id ends in {suffix}; `allmende jobs` lists them")
+    if len(found) > 1:
+        raise Refusal("ambiguous_job", f"several jobs' ids end in {suffix}; give more of it")
+    return found[0]
+
+
+def fitting(entries: Sequence[V], most_bytes: int = REPLY_BYTES) -> list[V]:
+    """As many of the first entries as fit a reply; at least one, where there is one."""
+    shown: list[V] = []
+    for entry in entries:
+        most_bytes -= len(_encode(entry)) + 1
+        if most_bytes < 0 and shown:
+            break
+        shown.append(entry)
+    return shown

@@ -1,0 +1,332 @@
+"""The books: everything admission knows about what has not ended, in memory, with the indices that make a pass fast.
+
+`Books.apply` is the only place where a change reaches memory, and it marks what the store has to write: so memory and rows cannot
+differ. Never decides anything, and never knows how a row looks.
+"""
+
+import heapq
+from bisect import bisect_left, insort
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Literal, NamedTuple, TypeAlias
+
+from msgspec.structs import replace
+
+from allmende.admission.model.facts import Change
+from allmende.admission.model.values import (
+    Attempt,
+    Claim,
+    Cluster,
+    Counted,
+    Decided,
+    Job,
+    KnownBudget,
+    KnownRevision,
+    Node,
+    NodeKey,
+    Shape,
+    Tree,
+)
+from allmende.proto.units import Ms
+
+TimerKind: TypeAlias = Literal["start", "runtime", "answer", "claim", "job", "settle"]
+Timer: TypeAlias = tuple[Ms, TimerKind, str]
+Turn: TypeAlias = tuple[Ms, str]
+"""(submitted_at_ms, job): the order inside a group."""
+
+
+class Group(NamedTuple):
+    """Waiting jobs of one leaf that fit or fail together and stand in line by submission alone."""
+
+    shape: Shape
+    user: str
+    priority: int
+
+
+class Dirty(NamedTuple):
+    """What the store has to write. `jobs` carry the version that their row must become."""
+
+    jobs: tuple[Job, ...]
+    attempts: tuple[Attempt, ...]
+    claims: tuple[Claim, ...]
+    nodes: tuple[Node, ...]
+    clusters: tuple[Cluster, ...]
+    counted: tuple[Counted, ...]
+    known: tuple[KnownBudget, ...]
+    newest: KnownRevision | None
+    tree: Tree | None
+    decisions: tuple[Decided, ...]
+    payloads: tuple[tuple[str, bytes], ...]
+
+
+class Books:
+    """Jobs, attempts and claims that have not ended; nodes, clusters, standings and the tree."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Job] = {}
+        self.attempts: dict[str, Attempt] = {}
+        self.claims: dict[str, Claim] = {}
+        self.nodes: dict[NodeKey, Node] = {}
+        self.clusters: dict[str, Cluster] = {}
+        self.counted: dict[str, dict[str, Counted]] = {}
+        self.known: dict[str, KnownBudget] = {}
+        self.newest: KnownRevision | None = None
+        self.tree: Tree | None = None
+        self.waiting: dict[str | None, dict[Group, list[Turn]]] = {}
+        """By leaf; None: unallocated. Jobs that nothing may be decided about are in none."""
+        self.on_node: dict[NodeKey, dict[str, int]] = defaultdict(dict)
+        """GPUs held on each node, by attempt."""
+        self.unallocated_gpus: dict[str, int] = defaultdict(int)
+        """GPUs held unallocated, by user."""
+        self.seen: dict[NodeKey, Ms] = {}
+        """Signs of life that are newer than what is stored of the node: a row for every tick would be too many."""
+        self.timers: list[Timer] = []
+        self._newest: KnownRevision | None = None
+        self._tree: Tree | None = None
+        self._stored: dict[str, int] = {}
+        self._turns: dict[str, tuple[str | None, Group, Turn]] = {}
+        self._forget()
+
+    # ------------------------------------------------------------------------------------------------------------------ reading
+
+    def partition(self, job: Job) -> tuple[bool, str | None]:
+        """(may be decided about, leaf it is charged to; None: unallocated). Contract §5."""
+        if not job.accepted or job.state != "queued" or self.tree is None:
+            return False, None
+        if job.budget is not None and job.budget not in self.tree.leaves:
+            return False, None
+        if job.slice_ms == 0:
+            return True, None
+        if self.tree.covers(job.budget):
+            return True, job.budget
+        return job.may_run_unallocated, None
+
+    def cluster_names(self) -> list[str]:
+        """Clusters of which at least one node was ever reported."""
+        return sorted({cluster for cluster, _node in self.nodes})
+
+    def cluster(self, name: str) -> Cluster:
+        """The counts of a cluster, zero when nothing was granted there yet."""
+        return self.clusters.get(name) or Cluster(cluster=name)
+
+    def last_seen_ms(self, node: Node) -> Ms:
+        """When the node last gave a sign of life."""
+        return max(node.last_seen_ms, self.seen.get(node.key, 0))
+
+    def claims_on(self, cluster: str) -> list[Claim]:
+        """Open claims, oldest first."""
+        return sorted((each for each in self.claims.values() if each.cluster == cluster), key=lambda each: each.claim)
+
+    # ----------------------------------------------------------------------------------------------------------------- changing
+
+    def apply(self, change: Change) -> None:
+        """Bring a decision into memory and mark it for the store."""
+        for job in change.jobs:
+            self._put_job(replace(job, version=self._stored.get(job.job, 0) + 1))
+            self._jobs[job.job] = None
+        for attempt in change.attempts:
+            self._put_attempt(attempt)
+            self._attempts[attempt.attempt] = attempt
+        for claim in change.claims:
+            self._put_claim(claim)
+            self._claims[claim.claim] = claim
+        for node in change.nodes:
+            self.nodes[node.key] = node
+            self._nodes[node.key] = node
+        for attempt in change.attempts:
+            if attempt.state == "starting" and attempt.grant_seq > self.cluster(attempt.cluster).grant_seq:
+                self._put_cluster(replace(self.cluster(attempt.cluster), grant_seq=attempt.grant_seq))
+        for cluster in sorted(set(change.stirred)):
+            self._put_cluster(replace(self.cluster(cluster), stirrings=self.cluster(cluster).stirrings + 1))
+        self._decisions.extend(change.decisions)
+
+    def put_counted(self, counted: Counted) -> None:
+        """A newer standing."""
+        self.counted.setdefault(counted.cluster, {})[counted.budget] = counted
+        self._counted[counted.cluster, counted.budget] = counted
+
+    def put_known(self, known: KnownBudget) -> None:
+        """A newer definition of a budget."""
+        self.known[known.budget] = known
+        self._known[known.budget] = known
+
+    def put_newest(self, newest: KnownRevision) -> None:
+        """A newer complete revision."""
+        self.newest = newest
+        self._newest = newest
+
+    def put_tree(self, tree: Tree) -> None:
+        """Switch to another tree; who waits where is found anew."""
+        self.tree = tree
+        self._tree = tree
+        self.reindex()
+
+    def put_payload(self, job: str, payload: bytes) -> None:
+        """What a new job runs: kept for the store alone."""
+        self._payloads[job] = payload
+
+    def drain(self) -> Dirty:
+        """Hand over what must be written, once. Call inside the transaction that writes it; when that fails, drop the books."""
+        jobs = []
+        for name in self._jobs:
+            job = self.jobs.get(name) or self._ended[name]
+            self._stored[name] = job.version
+            jobs.append(job)
+        for name in self._ended:
+            self._stored.pop(name, None)
+        dirty = Dirty(
+            jobs=tuple(jobs),
+            attempts=tuple(self._attempts.values()),
+            claims=tuple(self._claims.values()),
+            nodes=tuple(self._nodes.values()),
+            clusters=tuple(self._clusters.values()),
+            counted=tuple(self._counted.values()),
+            known=tuple(self._known.values()),
+            newest=self._newest,
+            tree=self._tree,
+            decisions=tuple(self._decisions),
+            payloads=tuple(self._payloads.items()),
+        )
+        self._forget()
+        return dirty
+
+    def load(
+        self,
+        jobs: Iterable[Job],
+        attempts: Iterable[Attempt],
+        claims: Iterable[Claim],
+        nodes: Iterable[Node],
+        clusters: Iterable[Cluster],
+        counted: Iterable[Counted],
+    ) -> None:
+        """Fill fresh books from rows: jobs, attempts and claims that have not ended."""
+        for cluster in clusters:
+            self.clusters[cluster.cluster] = cluster
+        for node in nodes:
+            self.nodes[node.key] = node
+        for each in counted:
+            self.counted.setdefault(each.cluster, {})[each.budget] = each
+        for attempt in attempts:
+            self._put_attempt(attempt)
+        for claim in claims:
+            self._put_claim(claim)
+        for job in jobs:
+            self._stored[job.job] = job.version
+            self._put_job(job)
+
+    def load_tree(self, known: Iterable[KnownBudget], newest: KnownRevision | None, tree: Tree | None) -> None:
+        """Fill fresh books with what is known of the tree."""
+        self.known = {each.budget: each for each in known}
+        self.newest, self.tree = newest, tree
+        self.reindex()
+
+    def reindex(self) -> None:
+        """Find for every job the line it stands in."""
+        self.waiting.clear()
+        self._turns.clear()
+        for job in self.jobs.values():
+            self._enter_line(job)
+
+    # ------------------------------------------------------------------------------------------------------------------- inside
+
+    def _forget(self) -> None:
+        self._jobs: dict[str, None] = {}
+        self._ended: dict[str, Job] = {}
+        self._attempts: dict[str, Attempt] = {}
+        self._claims: dict[str, Claim] = {}
+        self._nodes: dict[NodeKey, Node] = {}
+        self._clusters: dict[str, Cluster] = {}
+        self._counted: dict[tuple[str, str], Counted] = {}
+        self._known: dict[str, KnownBudget] = {}
+        self._newest = None
+        self._tree = None
+        self._decisions: list[Decided] = []
+        self._payloads: dict[str, bytes] = {}
+
+    def _put_cluster(self, cluster: Cluster) -> None:
+        self.clusters[cluster.cluster] = cluster
+        self._clusters[cluster.cluster] = cluster
+
+    def _put_job(self, job: Job) -> None:
+        self._leave_line(job.job)
+        if job.state == "ended":
+            self.jobs.pop(job.job, None)
+            self._ended[job.job] = job
+            return
+        self.jobs[job.job] = job
+        self._enter_line(job)
+        for instant in {job.not_before_ms, job.avoid_until_ms} - {0}:
+            heapq.heappush(self.timers, (instant, "job", job.job))
+
+    def _enter_line(self, job: Job) -> None:
+        may, leaf = self.partition(job)
+        if not may:
+            return
+        group = Group(job.shape, job.user, job.priority)
+        turn = (job.submitted_at_ms, job.job)
+        insort(self.waiting.setdefault(leaf, {}).setdefault(group, []), turn)
+        self._turns[job.job] = (leaf, group, turn)
+
+    def _leave_line(self, name: str) -> None:
+        entered = self._turns.pop(name, None)
+        if entered is None:
+            return
+        leaf, group, turn = entered
+        groups = self.waiting[leaf]
+        line = groups[group]
+        del line[bisect_left(line, turn)]
+        if not line:
+            del groups[group]
+            if not groups:
+                del self.waiting[leaf]
+
+    def _put_attempt(self, attempt: Attempt) -> None:
+        old = self.attempts.pop(attempt.attempt, None)
+        if old is not None:
+            self._release(old)
+        for node, gpus in attempt.held().items():
+            self.on_node[attempt.cluster, node][attempt.attempt] = gpus
+            if attempt.budget is None:
+                self.unallocated_gpus[attempt.user] += gpus
+        if attempt.state == "ended":
+            return
+        self.attempts[attempt.attempt] = attempt
+        if attempt.state == "starting":
+            heapq.heappush(self.timers, (attempt.start_by_ms, "start", attempt.attempt))
+        elif attempt.state == "running" and attempt.max_runtime_ms is not None and attempt.started_at_ms is not None:
+            heapq.heappush(self.timers, (attempt.started_at_ms + attempt.max_runtime_ms, "runtime", attempt.attempt))
+
+    def _release(self, attempt: Attempt) -> None:
+        for node, gpus in attempt.held().items():
+            here = self.on_node[attempt.cluster, node]
+            del here[attempt.attempt]
+            if not here:
+                del self.on_node[attempt.cluster, node]
+            if attempt.budget is None:
+                self.unallocated_gpus[attempt.user] -= gpus
+                if not self.unallocated_gpus[attempt.user]:
+                    del self.unallocated_gpus[attempt.user]
+
+    def _put_claim(self, claim: Claim) -> None:
+        if claim.ended is not None:
+            self.claims.pop(claim.claim, None)
+            return
+        self.claims[claim.claim] = claim
+        if claim.plan is None:
+            heapq.heappush(self.timers, (claim.answer_by_ms, "answer", claim.claim))
+        heapq.heappush(self.timers, (claim.deadline_ms, "claim", claim.claim))
+
+    def set_timer(self, at_ms: Ms, kind: TimerKind, about: str) -> None:
+        """Ask to be woken; whoever is woken checks whether there is still anything to do."""
+        heapq.heappush(self.timers, (at_ms, kind, about))
+
+    def due(self, now_ms: Ms) -> list[Timer]:
+        """Take the timers that have come due, each once."""
+        found: dict[Timer, None] = {}
+        while self.timers and self.timers[0][0] <= now_ms:
+            found[heapq.heappop(self.timers)] = None
+        return list(found)
+
+    def next_timer_ms(self) -> Ms | None:
+        """When to be woken next."""
+        return self.timers[0][0] if self.timers else None

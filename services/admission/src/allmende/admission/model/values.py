@@ -1,0 +1,293 @@
+"""Domain values: jobs, attempts, nodes, claims, standings. Immutable; a change is a new value.
+
+Never a wire type and never a row: `wire` and `store` translate. Times are milliseconds on the lab's clock; amounts are GPU-ms.
+"""
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, TypeAlias
+
+from msgspec import Struct
+
+from allmende.proto.budget import Budget
+from allmende.proto.placement import NodeReplicas
+from allmende.proto.units import GpuMs, Ms
+
+JobState: TypeAlias = Literal["queued", "starting", "running", "ending", "ended"]
+JobOutcome: TypeAlias = Literal["finished", "failed", "cancelled", "preempted", "max_runtime", "refused"]
+StopReason: TypeAlias = Literal["cancel", "max_runtime", "start_timeout"]
+AttemptOutcome: TypeAlias = Literal["finished", "failed", "evicted", "stopped", "never_started", "node_lost"]
+ClaimEnd: TypeAlias = Literal["started", "cancelled", "timed_out", "refused", "elsewhere", "infeasible"]
+NodeKey: TypeAlias = tuple[str, str]
+"""(cluster, node)."""
+
+
+class Shape(NamedTuple):
+    """What decides whether a waiting job fits: two jobs of one shape fit or fail together."""
+
+    replicas: int
+    gpus: int
+    """Per replica."""
+    model: str | None
+    clusters: tuple[str, ...]
+    avoid: tuple[str, ...]
+    """Nodes that failed to start the job lately."""
+    claim: str | None
+    """The job's own claim: GPUs earmarked for it count as free for it alone."""
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """One job and where it is in its life. `next_slice_ms` is the slice of its next attempt: it grows with bad luck (§7)."""
+
+    job: str
+    user: str
+    name: str
+    budget: str | None
+    clusters: tuple[str, ...]
+    replicas: int
+    gpus_per_replica: int
+    gpu_model: str | None
+    slice_ms: Ms
+    stated_runtime_ms: Ms | None
+    max_runtime_ms: Ms | None
+    resumable: bool
+    priority: int
+    kind: Literal["batch", "session"]
+    may_run_unallocated: bool
+    submitted_at_ms: Ms
+    next_slice_ms: Ms
+    version: int = 0
+    """Counts the writes of the row: each is conditional on the one before (contract: a grant is a conditional update)."""
+    state: JobState = "queued"
+    outcome: JobOutcome | None = None
+    accepted: bool = False
+    """False: not judged yet, because the tree or the capacity was not known."""
+    attempts: int = 0
+    attempt: str | None = None
+    """The latest attempt."""
+    claim: str | None = None
+    """The open claim."""
+    not_before_ms: Ms = 0
+    """An evicted unallocated job and one that could not start wait until then."""
+    evictions: int = 0
+    """Evictions while unallocated; doubles the wait."""
+    start_failures: int = 0
+    avoid: tuple[str, ...] = ()
+    avoid_until_ms: Ms = 0
+    claims_failed: int = 0
+    claim_after_ms: Ms = 0
+    """No new claim before this instant: the last one was infeasible or timed out."""
+    claim_signature: tuple[int, int] = (0, 0)
+    """What the last failed claim was judged on: (usage revision, stirrings of the cluster)."""
+    first_started_at_ms: Ms | None = None
+    ended_at_ms: Ms | None = None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the whole gang."""
+        return self.replicas * self.gpus_per_replica
+
+    @property
+    def shape(self) -> Shape:
+        """What its placement depends on."""
+        return Shape(self.replicas, self.gpus_per_replica, self.gpu_model, self.clusters, self.avoid, self.claim)
+
+
+class Attempt(Struct, frozen=True, kw_only=True):
+    """One placement of a job. `budget` None: unallocated, interruptible from the first second."""
+
+    attempt: str
+    job: str
+    user: str
+    cluster: str
+    budget: str | None
+    placement: tuple[NodeReplicas, ...]
+    gpus_per_replica: int
+    slice_ms: Ms
+    priority: int
+    grant_seq: int
+    granted_at_ms: Ms
+    start_by_ms: Ms
+    max_runtime_ms: Ms | None
+    claim: str | None = None
+    state: Literal["starting", "running", "ending", "ended"] = "starting"
+    started_at_ms: Ms | None = None
+    protected_until_ms: Ms | None = None
+    stop: StopReason | None = None
+    plan: str | None = None
+    """The plan that evicts it."""
+    freed: tuple[tuple[str, int], ...] = ()
+    """GPUs a node already freed, on the agent's word."""
+    ended_at_ms: Ms | None = None
+    outcome: AttemptOutcome | None = None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the whole gang."""
+        return sum(part.replicas for part in self.placement) * self.gpus_per_replica
+
+    @property
+    def hold_gpu_ms(self) -> GpuMs:
+        """The whole slice: what counts against the budget from the grant on (contract §1)."""
+        return self.slice_ms * self.gpus
+
+    def held(self) -> dict[str, int]:
+        """GPUs still occupied on each node; nothing once it has ended."""
+        if self.state == "ended":
+            return {}
+        freed = dict(self.freed)
+        held = {part.node: part.replicas * self.gpus_per_replica - freed.get(part.node, 0) for part in self.placement}
+        return {node: gpus for node, gpus in held.items() if gpus > 0}
+
+    def interruptible(self, now_ms: Ms) -> bool:
+        """May a plan name it at `now_ms`? Running, not leaving already, unallocated or past its slice (contract §1)."""
+        if self.state != "running" or self.stop is not None or self.plan is not None:
+            return False
+        return self.budget is None or (self.protected_until_ms is not None and self.protected_until_ms <= now_ms)
+
+
+class Node(Struct, frozen=True, kw_only=True):
+    """One node as its agent reported it last. `last_seen_ms`: any sign of life."""
+
+    cluster: str
+    node: str
+    gpu_model: str | None
+    installed: int
+    healthy: int
+    at_ms: Ms
+    seq: int
+    first_seen_ms: Ms
+    last_seen_ms: Ms
+
+    @property
+    def key(self) -> NodeKey:
+        """(cluster, node)."""
+        return self.cluster, self.node
+
+
+class Claim(Struct, frozen=True, kw_only=True):
+    """Admission's demand that room be made for one job. Once planned, the GPUs of `placement` are earmarked for it."""
+
+    claim: str
+    cluster: str
+    job: str
+    user: str
+    budget: str
+    replicas: int
+    gpus_per_replica: int
+    gpu_model: str | None
+    slice_ms: Ms
+    priority: int
+    raised_at_ms: Ms
+    answer_by_ms: Ms
+    """Until then nothing is granted on the cluster, so that the preemptor judges by the same free GPUs."""
+    deadline_ms: Ms
+    newest_grant_seq: int
+    tree_revision: int
+    usage_revision: int
+    stirrings: int
+    plan: str | None = None
+    placement: tuple[NodeReplicas, ...] = ()
+    victims: tuple[str, ...] = ()
+    ended: ClaimEnd | None = None
+
+    @property
+    def hold_gpu_ms(self) -> GpuMs:
+        """What the claimant will hold once it starts."""
+        return self.slice_ms * self.replicas * self.gpus_per_replica
+
+    def earmarks(self) -> dict[str, int]:
+        """GPUs on each node that belong to the claim."""
+        if self.ended is not None:
+            return {}
+        return {part.node: part.replicas * self.gpus_per_replica for part in self.placement}
+
+
+class Cluster(Struct, frozen=True, kw_only=True):
+    """What admission counts about one cluster. `stirrings` grows whenever something became free or interruptible."""
+
+    cluster: str
+    grant_seq: int = 0
+    stirrings: int = 0
+
+
+class Counted(Struct, frozen=True, kw_only=True):
+    """A budget's standing on one cluster as the ledger said it, with the grants that it already includes."""
+
+    cluster: str
+    budget: str
+    usage_revision: int
+    tree_revision: int
+    counted_grants: int
+    used_gpu_ms: GpuMs
+    entitlement_gpu_ms: GpuMs
+
+
+class Tree(Struct, frozen=True, kw_only=True):
+    """The tree of budgets in force."""
+
+    revision: int
+    budgets: Mapping[str, Budget]
+    paths: Mapping[str, tuple[str, ...]]
+    leaves: frozenset[str]
+
+    def covers(self, budget: str | None) -> bool:
+        """May a slice be charged to the budget? A leaf with a share of its own, zero included; unset covers none (§2)."""
+        return budget is not None and budget in self.leaves and self.budgets[budget].share_ppm is not None
+
+
+class KnownBudget(Struct, frozen=True, kw_only=True):
+    """The newest definition heard of one budget, in force or not yet. None: gone."""
+
+    budget: str
+    revision: int
+    definition: Budget | None
+
+
+class KnownRevision(Struct, frozen=True, kw_only=True):
+    """The newest `revision_complete` heard; in force once the known budgets match it."""
+
+    revision: int
+    budgets: int
+    digest: str
+
+
+class Decided(Struct, frozen=True, kw_only=True):
+    """One stored decision about a job: what `why` reads (contract §9)."""
+
+    job: str
+    at_ms: Ms
+    kind: Literal[
+        "queued", "refused", "granted", "claimed", "planned", "infeasible", "started", "evicted", "requeued", "stopped", "ended"
+    ]
+    sentence: str
+    tree_revision: int | None = None
+    usage_revision: int | None = None
+    numbers: dict[str, int] = {}
+    ahead: tuple[str, ...] = ()
+
+
+class Reason(NamedTuple):
+    """A stable code and one sentence for people."""
+
+    code: str
+    sentence: str
+
+
+class Terms(Struct, frozen=True, kw_only=True):
+    """The settings that rules need, all in clock milliseconds (real time-outs already multiplied by the clock's rate)."""
+
+    slice_cap_ms: Ms
+    silent_after_ms: Ms
+    start_timeout_ms: Ms
+    answer_wait_ms: Ms
+    claim_timeout_ms: Ms
+    claims_max: int
+    claim_backoff_ms: Ms
+    claim_backoff_max_ms: Ms
+    requeue_backoff_ms: Ms
+    requeue_backoff_max_ms: Ms
+    avoid_ms: Ms
+    start_failures_max: int
+    settle_ms: Ms
+    stop_grace_ms: Ms
+    margin_ppm: int

@@ -1,0 +1,227 @@
+"""One pass over the queue of one cluster: who starts where, and who asks for room (contract §4 and §5).
+
+Pure: a snapshot goes in, a value comes out. Work-conserving: after it no waiting job fits into GPUs that are not earmarked.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from allmende.admission.model.books import Books, Group
+from allmende.admission.model.facts import Change, Claimed, Fact, Granted, Withdrawn, together
+from allmende.admission.model.values import Attempt, Claim, Decided, Job, Shape, Terms
+from allmende.admission.rules.claiming import Setting, raise_claims
+from allmende.admission.rules.line import AllocatedLine, Next, UnallocatedLine
+from allmende.admission.rules.rooms import Rooms
+from allmende.admission.rules.standings import Standings
+from allmende.proto.placement import NodeReplicas
+from allmende.proto.units import Ms
+
+
+class Outlook(NamedTuple):
+    """What a pass saw: the numbers it compared, kept for the queue's page and for blockers."""
+
+    cluster: str
+    at_ms: Ms
+    standings: Standings
+    """As the pass left them, its own grants included."""
+    missed: Mapping[Shape, int]
+    """Shapes that did not fit, with the replicas that would have."""
+
+
+class Passed(NamedTuple):
+    """A pass's decision. `again`: earmarks fell that somebody passed over could use, so look once more."""
+
+    change: Change
+    outlook: Outlook
+    again: bool
+
+
+def not_ready(books: Books) -> tuple[str, ...]:
+    """What is not loaded yet, one sentence each. Nothing is decided before: unknown is not zero."""
+    missing = []
+    if books.tree is None:
+        missing.append("no tree of budgets has arrived from the budget service")
+    if not books.nodes:
+        missing.append("no agent has reported a node")
+    missing.extend(
+        f"the ledger has not said how the budgets stand on cluster {cluster}"
+        for cluster in books.cluster_names()
+        if not books.counted.get(cluster)
+    )
+    return tuple(missing)
+
+
+def may_pass(books: Books, cluster: str, now_ms: Ms) -> bool:
+    """May anything be granted on the cluster now? Not before all is known, nor while the preemptor is answering a claim."""
+    if books.tree is None or not books.counted.get(cluster):
+        return False
+    return all(claim.plan is not None or claim.answer_by_ms <= now_ms for claim in books.claims_on(cluster))
+
+
+def decide(books: Books, cluster: str, now_ms: Ms, terms: Terms, new_id: Callable[[], str]) -> Passed:
+    """Try everybody in order, once; then raise claims for those left over. `may_pass` must hold."""
+    course = _Course(books, cluster, now_ms, terms, new_id)
+    course.allocated()
+    course.unallocated()
+    claims = course.claims()
+    course.changes.append(_raised(books, claims, now_ms))
+    return Passed(together(course.changes), Outlook(cluster, now_ms, course.standings, course.missed), course.again)
+
+
+class _Course:
+    """A pass under way."""
+
+    def __init__(self, books: Books, cluster: str, now_ms: Ms, terms: Terms, new_id: Callable[[], str]) -> None:
+        assert books.tree is not None
+        self.books, self.cluster, self.now_ms, self.terms, self.new_id = books, cluster, now_ms, terms, new_id
+        self.tree_revision = books.tree.revision
+        self.standings = Standings(books, cluster)
+        self.rooms = Rooms(books, cluster, now_ms, terms.silent_after_ms)
+        self.missed: dict[Shape, int] = {}
+        self.grant_seq = books.cluster(cluster).grant_seq
+        self.changes: list[Change] = []
+        self.granted: set[str] = set()
+        self.started_claims: set[str] = set()
+        self.again = False
+
+    def allocated(self) -> None:
+        """Partition 1. A hold counts at once, so the order is taken anew after each grant."""
+        line = AllocatedLine(self.books.waiting, self.standings)
+        while (turn := line.next(self._skip)) is not None:
+            job = self.books.jobs[turn.job]
+            if job.not_before_ms > self.now_ms:
+                line.passed(turn)
+                continue
+            placement = self._place(job, job.next_slice_ms)
+            if placement is None:
+                self.missed[turn.group.shape] = self.rooms.most(turn.group.shape)
+                continue
+            assert turn.leaf is not None
+            self._grant(turn, job, placement, job.next_slice_ms, line.ahead())
+            self.standings.hold(turn.leaf, job.next_slice_ms * job.gpus)
+            line.served(turn)
+
+    def unallocated(self) -> None:
+        """Partition 2: what no allocated job could use now."""
+        line = UnallocatedLine(self.books.waiting.get(None, {}), self.books.unallocated_gpus)
+        while (turn := line.next(self._skip)) is not None:
+            job = self.books.jobs[turn.job]
+            if job.not_before_ms > self.now_ms:
+                line.passed(turn)
+                continue
+            placement = self._place(job, 0)
+            if placement is None:
+                self.missed[turn.group.shape] = self.rooms.most(turn.group.shape)
+                continue
+            self._grant(turn, job, placement, 0, ())
+            line.served(turn)
+
+    def claims(self) -> list[Claim]:
+        """Room that the preemptor shall make for those who are left."""
+        still_open = tuple(claim for claim in self.books.claims_on(self.cluster) if claim.claim not in self.started_claims)
+        setting = Setting(
+            books=self.books,
+            cluster=self.cluster,
+            now_ms=self.now_ms,
+            terms=self.terms,
+            rooms=self.rooms,
+            standings=self.standings,
+            newest_grant_seq=self.grant_seq,
+            gone=frozenset(self.granted),
+            still_open=still_open,
+        )
+        return raise_claims(setting, self.new_id)
+
+    def _skip(self, _leaf: str | None, group: Group) -> bool:
+        shape = group.shape
+        return shape in self.missed or bool(shape.clusters and self.cluster not in shape.clusters)
+
+    def _place(self, job: Job, slice_ms: Ms) -> tuple[NodeReplicas, ...] | None:
+        claim = self.books.claims.get(job.claim) if job.claim is not None else None
+        if claim is not None and claim.cluster == self.cluster and self.rooms.place_exactly(job.shape, claim.placement):
+            return claim.placement
+        return self.rooms.place(job.shape, self.now_ms + slice_ms if slice_ms else 0)
+
+    def _grant(self, turn: Next, job: Job, placement: tuple[NodeReplicas, ...], slice_ms: Ms, ahead: tuple[str, ...]) -> None:
+        self.grant_seq += 1
+        attempt = Attempt(
+            attempt=self.new_id(),
+            job=job.job,
+            user=job.user,
+            cluster=self.cluster,
+            budget=turn.leaf,
+            placement=placement,
+            gpus_per_replica=job.gpus_per_replica,
+            slice_ms=slice_ms,
+            priority=job.priority,
+            grant_seq=self.grant_seq,
+            granted_at_ms=self.now_ms,
+            start_by_ms=self.now_ms + self.terms.start_timeout_ms,
+            max_runtime_ms=job.max_runtime_ms,
+            claim=job.claim,
+        )
+        granted = replace(
+            job, state="starting", attempt=attempt.attempt, attempts=job.attempts + 1, claim=None, claims_failed=0, claim_after_ms=0
+        )
+        facts: list[Fact] = [Granted(granted, attempt, self.tree_revision, self.standings.revision)]
+        ended = self._claim_started(job)
+        facts.extend(Withdrawn(claim, "started" if claim.ended == "started" else "elsewhere") for claim in ended)
+        self.rooms.take(placement, job.gpus_per_replica, self.now_ms + slice_ms if slice_ms else 0)
+        self.granted.add(job.job)
+        decided = self._decided(turn, job, attempt, ahead)
+        self.changes.append(Change(jobs=(granted,), attempts=(attempt,), claims=ended, facts=tuple(facts), decisions=(decided,)))
+
+    def _claim_started(self, job: Job) -> tuple[Claim, ...]:
+        claim = self.books.claims.get(job.claim) if job.claim is not None else None
+        if claim is None:
+            return ()
+        self.started_claims.add(claim.claim)
+        self.again |= self.rooms.unmark(claim.claim)
+        return (replace(claim, ended="started" if claim.cluster == self.cluster else "elsewhere"),)
+
+    def _decided(self, turn: Next, job: Job, attempt: Attempt, ahead: tuple[str, ...]) -> Decided:
+        nodes = len(attempt.placement)
+        where = f"{job.replicas} x {job.gpus_per_replica} GPUs on {nodes} node{'s' if nodes > 1 else ''} of {self.cluster}"
+        numbers = {"gpus": job.gpus, "nodes": nodes, "grant_seq": self.grant_seq, "hold_gpu_ms": attempt.hold_gpu_ms}
+        if turn.leaf is None:
+            why = "unallocated: slice 0, charged to nobody; no allocated job could use these GPUs now"
+            numbers["unallocated_gpus_of_user"] = self.books.unallocated_gpus.get(job.user, 0)
+        else:
+            standing = self.standings.now[turn.leaf]
+            numbers |= {"used_gpu_ms": standing.used, "entitlement_gpu_ms": standing.entitlement}
+            tier = "owed time" if standing.guaranteed else "over budget, on GPUs that nobody ahead can use"
+            why = f"budget {turn.leaf} is {tier}, and it was this job's turn"
+        if job.claim is not None:
+            why += "; room was made for it by a claim"
+        return Decided(
+            job=job.job,
+            at_ms=self.now_ms,
+            kind="granted",
+            sentence=f"granted {where}: {why}",
+            tree_revision=self.tree_revision,
+            usage_revision=self.standings.revision,
+            numbers=numbers,
+            ahead=ahead,
+        )
+
+
+def _raised(books: Books, claims: list[Claim], now_ms: Ms) -> Change:
+    return Change(
+        jobs=tuple(replace(books.jobs[claim.job], claim=claim.claim) for claim in claims),
+        claims=tuple(claims),
+        facts=tuple(Claimed(claim) for claim in claims),
+        decisions=tuple(
+            Decided(
+                job=claim.job,
+                at_ms=now_ms,
+                kind="claimed",
+                sentence=f"asked for room for {claim.replicas} x {claim.gpus_per_replica} GPUs on {claim.cluster}",
+                tree_revision=claim.tree_revision,
+                usage_revision=claim.usage_revision,
+                numbers={"hold_gpu_ms": claim.hold_gpu_ms},
+            )
+            for claim in claims
+        ),
+    )

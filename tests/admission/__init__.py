@@ -1,0 +1,1 @@
+"""Tests of the admission service: rules first, then rows, then the process over real servers."""
