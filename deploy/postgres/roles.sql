@@ -1,0 +1,1 @@
+../../chassis/src/allmende/chassis/embedded/roles.sql
