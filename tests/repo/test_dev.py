@@ -8,18 +8,24 @@ import pytest
 
 from tests.repo.tree import ROOT, files, text
 
-# README is written last: until it is there, the two commands that it must give stand here alone.
-CALLED = {"demo", "test"} | {
-    task
-    for path in (Path("README.md"), Path("CONTRIBUTING.md"), Path(".ci/run"))
-    if path in files()
-    for task in re.findall(r"\./dev ([a-z]+)", text(path))
-}
+
+def test_readme_begins_with_the_two_commands() -> None:
+    first_block = text(Path("README.md")).split("```")[1]
+    assert first_block.split("\n")[1:-1] == ["./dev demo", "./dev test"]
 
 
-def test_the_tasks_that_are_named_exist() -> None:
+def test_every_task_that_a_text_names_exists() -> None:
     listed = set(re.findall(r"(?m)^  ([a-z]+) ", _dev(ROOT).stdout))
-    assert sorted(CALLED - listed) == []
+    texts = [path for path in files() if path.suffix == ".md"]
+    found = [f"{path}: {task}" for path in texts for task in re.findall(r"\./dev ([a-z]+)", text(path)) if task not in listed]
+    assert found == []
+
+
+def test_the_build_runs_what_a_developer_runs() -> None:
+    steps = re.search(r"for task in ([a-z ]+);", text(Path(".ci/run")))
+    # The tests last: whoever reads the output looks for their summary at its end.
+    assert steps is not None
+    assert steps[1].split() == ["lint", "independence", "test"]
 
 
 def test_it_starts_through_a_link_from_another_folder(tmp_path: Path) -> None:
