@@ -256,7 +256,7 @@ class Heard:
         self.held: dict[tuple[str, str, str], int] = {}
         self.protected: dict[tuple[str, str], ProtectionRow] = {}
         self.freed: dict[tuple[str, str, str], int] = {}
-        self.ended: dict[tuple[str, str], Ms] = {}
+        self.ended: set[tuple[str, str]] = set()
         self.nodes: dict[tuple[str, str], NodeRow] = {}
         self.signs: dict[tuple[str, str], Ms] = {}
         self.checkpoints: dict[tuple[str, str, int], Ms] = {}

@@ -46,8 +46,8 @@ class Store:
             await self._connection.execute(_SQL["advance_grants"], sorted({row.cluster for row in heard.grants.values()}))
         await self._write("free_gpus", [(*key, gpus) for key, gpus in heard.freed.items()])
         if heard.ended:
-            await self._write("end_attempts", [(*key, at_ms) for key, at_ms in heard.ended.items()])
-            await self._write("forget_ended", list(heard.ended))
+            await self._write("end_attempts", [(*key, now_ms) for key in sorted(heard.ended)])
+            await self._write("forget_ended", sorted(heard.ended))
             await self._connection.execute(_SQL["prune_attempts"], now_ms - KEEP_MS)
         await self._hear_nodes(heard, now_ms, rate)
         await self._write("save_checkpoints", [(*key, at_ms) for key, at_ms in heard.checkpoints.items()])

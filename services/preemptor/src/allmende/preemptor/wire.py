@@ -51,7 +51,7 @@ def hear(messages: Iterable[tuple[Envelope[Message], int]]) -> Heard:
                     key = (body.cluster, body.attempt, freed.node)
                     heard.freed[key] = max(heard.freed.get(key, 0), freed.gpus)
             case agent.AttemptEnded():
-                heard.ended.setdefault((body.cluster, body.attempt), body.ended_at_ms)
+                heard.ended.add((body.cluster, body.attempt))
             case admission.JobGranted():
                 _grant(heard, body)
             case admission.AttemptProtected():

@@ -37,6 +37,7 @@ CREATE TABLE attempt (
     protected_until_ms bigint,
     -- The plan that evicts it; set in the transaction that says so.
     leaving_plan text,
+    -- When its end was heard, by our own clock: how long the row is kept.
     ended_at_ms bigint,
     PRIMARY KEY (cluster, attempt)
 );
