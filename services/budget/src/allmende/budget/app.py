@@ -67,10 +67,9 @@ async def load_first_tree(handlers: Handlers, path: str) -> None:
         Misconfigured: the file is needed and cannot be used.
     """
     read = await asyncio.to_thread(_read, Path(path))
-    verdict = await handlers.load_first(read.budgets, f"first start with {Path(path).name}"[:1_000])
+    verdict = await handlers.load_first(read.budgets, read.faults, f"first start with {Path(path).name}"[:1_000])
     if isinstance(verdict, Rejection):
-        # The reader's faults and not the rule's: they say where in the file.
-        sentences = "; ".join(fault.sentence for fault in read.faults or verdict.faults)
+        sentences = "; ".join(fault.sentence for fault in verdict.faults)
         raise Misconfigured(f"tree_file {path} cannot become the first tree: {sentences}")
 
 

@@ -6,7 +6,7 @@ Who may ask what is the NATS server's business: it lets nobody but operators ont
 from collections.abc import Sequence
 
 from allmende.budget import rules, wire
-from allmende.budget.model import Commit, Intent, Unchanged, Verdict
+from allmende.budget.model import Commit, Intent, Rejection, Unchanged, Verdict
 from allmende.budget.ports import Store, Writer
 from allmende.chassis.db import Database, Transaction
 from allmende.chassis.log import get_logger
@@ -15,6 +15,7 @@ from allmende.chassis.ports import Clock, Ids
 from allmende.chassis.worker import Outcome
 from allmende.proto.budget import Budget, SetShares, TreePage, TreeQuery, UploadPiece, WriteReply
 from allmende.proto.envelope import Refusal
+from allmende.proto.message import Problem
 
 _log = get_logger(__name__)
 
@@ -79,13 +80,15 @@ class Handlers:
 
         return await self._writer.exclusively(work)
 
-    async def load_first(self, budgets: Sequence[Budget], reason: str) -> Verdict:
-        """Make these budgets the first revision; where there is a revision already, nothing happens."""
+    async def load_first(self, budgets: Sequence[Budget], faults: Sequence[Problem], reason: str) -> Verdict:
+        """Make these budgets the first revision, unless their file had faults; where there is a revision already, nothing happens."""
 
         async def work(tx: Transaction) -> tuple[Verdict, Outcome]:
             tree = await self._store.tree_for_writing(tx)
             if tree.revision:
                 return Unchanged(tree.revision), Outcome()
+            if faults:
+                return Rejection(tree.revision, faults), Outcome()
             verdict = rules.load_tree(tree, Intent(FILE_AUTHOR, reason, 0), budgets, self._clock.now_ms())
             return verdict, await self._carry_out(tx, verdict, FILE_AUTHOR)
 
