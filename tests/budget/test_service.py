@@ -29,6 +29,7 @@ from allmende.proto.message import Message
 from allmende.proto.tree_file import split, write_tree
 from tests.budget.builders import tree
 from tests.budget.reader import Reader
+from tests.servers import Lab
 
 T = TypeVar("T")
 TREE = tree("lab", "a < lab 40%", "b < lab 60%", "x < a 50%", "y < a")
@@ -79,14 +80,13 @@ class Silent:
 
 
 @pytest.fixture
-async def db(lab: Any) -> Database:
+async def db(lab: Lab) -> Database:
     """The migrated schema `budget`."""
-    database: Database = await lab.database("budget")
-    return database
+    return await lab.database("budget")
 
 
 @pytest.fixture
-def handlers(lab: Any, db: Database) -> Handlers:
+def handlers(lab: Lab, db: Database) -> Handlers:
     """Handlers that commit and publish nothing."""
     return Handlers(db, TreeStore(), Silent(db), lab.clock, RandomIds())
 
@@ -261,8 +261,8 @@ async def test_a_file_that_is_needed_and_wrong_ends_the_start(
 # --------------------------------------------------------------------------------------------------------------- replicas
 
 
-async def test_of_two_replicas_with_the_same_expected_revision_one_wins(lab: Any, db: Database) -> None:
-    other: Database = await lab.database("budget")
+async def test_of_two_replicas_with_the_same_expected_revision_one_wins(lab: Lab, db: Database) -> None:
+    other = await lab.database("budget")
     ours = Handlers(db, TreeStore(), Silent(db), lab.clock, RandomIds())
     theirs = Handlers(other, TreeStore(), Silent(other), lab.clock, RandomIds())
     await load(ours)
@@ -284,7 +284,7 @@ async def test_of_two_replicas_with_the_same_expected_revision_one_wins(lab: Any
 
 
 @asynccontextmanager
-async def serving(lab: Any, **more: Any) -> AsyncIterator[None]:
+async def serving(lab: Lab, **more: Any) -> AsyncIterator[None]:
     """The whole service in this process, until the block ends."""
     bus, db = await lab.bus("budget"), await lab.database("budget")
     settings = Settings(nats_url="unused", database_url="unused", **more)
@@ -324,7 +324,7 @@ async def heard(bus: Bus, until: int) -> tuple[list[Message], Reader]:
     return bodies, reader
 
 
-async def test_a_tree_is_loaded_changed_and_heard(lab: Any, tmp_path: Path) -> None:
+async def test_a_tree_is_loaded_changed_and_heard(lab: Lab, tmp_path: Path) -> None:
     file = tmp_path / "budgets.toml"
     file.write_text(write_tree(TREE))
     async with serving(lab, tree_file=str(file)):
@@ -343,7 +343,7 @@ async def test_a_tree_is_loaded_changed_and_heard(lab: Any, tmp_path: Path) -> N
     assert (complete.author, complete.reason) == ("grace", "agreed in June")
 
 
-async def test_what_was_committed_and_not_said_is_said_by_the_next_start(lab: Any, db: Database, handlers: Handlers) -> None:
+async def test_what_was_committed_and_not_said_is_said_by_the_next_start(lab: Lab, db: Database, handlers: Handlers) -> None:
     await load(handlers)
     await handlers.set_shares("ada", shares("lab", 1, a=0, b=0))
     assert len(await _outbox(db)) == 9
@@ -354,7 +354,7 @@ async def test_what_was_committed_and_not_said_is_said_by_the_next_start(lab: An
     assert reader.tree == await whole(handlers)
 
 
-async def test_two_replicas_answer_side_by_side(lab: Any) -> None:
+async def test_two_replicas_answer_side_by_side(lab: Lab) -> None:
     async with serving(lab), serving(lab):
         grace = await lab.bus("operator", "grace")
         assert committed(await asked(grace, subjects.LOAD_TREE, "grace", pieces(TREE)[0])) == ("committed", 1)
@@ -367,7 +367,7 @@ async def test_two_replicas_answer_side_by_side(lab: Any) -> None:
     assert reader.revision == 6
 
 
-async def test_only_operators_reach_the_writing_subjects_and_nobody_takes_anothers_name(lab: Any) -> None:
+async def test_only_operators_reach_the_writing_subjects_and_nobody_takes_anothers_name(lab: Lab) -> None:
     async with serving(lab):
         grace = await lab.bus("operator", "grace")
         assert committed(await asked(grace, subjects.LOAD_TREE, "grace", pieces(TREE)[0])) == ("committed", 1)
@@ -386,7 +386,7 @@ async def test_only_operators_reach_the_writing_subjects_and_nobody_takes_anothe
         assert (await asked(grace, subjects.TREE, "grace", TreeQuery())).revision == 1
 
 
-async def test_a_worker_that_hears_nothing_says_nothing(lab: Any, db: Database) -> None:
+async def test_a_worker_that_hears_nothing_says_nothing(lab: Lab, db: Database) -> None:
     async with db.transaction() as tx:
         assert await hear_nothing(tx, []) == Outcome()
     worker = Worker(

@@ -81,7 +81,7 @@ class Handlers:
         return await self._writer.exclusively(work)
 
     async def load_first(self, budgets: Sequence[Budget], faults: Sequence[Problem], reason: str) -> Verdict:
-        """Make these budgets the first revision, unless their file had faults; where there is a revision already, nothing happens."""
+        """Make these budgets the first revision unless their file had faults; where there is a revision, nothing happens."""
 
         async def work(tx: Transaction) -> tuple[Verdict, Outcome]:
             tree = await self._store.tree_for_writing(tx)
