@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allmende.preemptor.rules.rooms import capacity
-from allmende.preemptor.rules.search import Candidate, Cost, Wanted, after, cheapest_victims, served_term
+from allmende.preemptor.rules.search import Candidate, Wanted, after, cheapest_victims, cost_of
 
 MANY = 200_000
+LEAVES = 6
 
 
 def one(name: str, held: Mapping[str, int], *, lost: int = 0, rank: int = 0, allocated: bool = True) -> Candidate:
-    gpus = sum(held.values())
-    cost = Cost(gpus, served_term(gpus, rank), lost, 1) if allocated else Cost(0, 0, lost, 1)
+    cost = cost_of(sum(held.values()), rank if allocated else None, lost, LEAVES)
     return Candidate(name, tuple(sorted(held.items())), cost)
 
 
@@ -140,11 +140,8 @@ def fields(draw: st.DrawFn, *, gangs: bool) -> tuple[dict[str, int], list[Candid
     return free, candidates, Wanted(max(1, most + draw(st.integers(-2, 1))), size)
 
 
-def total(members: tuple[Candidate, ...]) -> Cost:
-    result = Cost(0, 0, 0, 0)
-    for member in members:
-        result = result.plus(member.cost)
-    return result
+def total(members: tuple[Candidate, ...]) -> int:
+    return sum(member.cost for member in members)
 
 
 def fits(free: dict[str, int], members: tuple[Candidate, ...], wanted: Wanted) -> bool:
@@ -177,14 +174,24 @@ def test_a_set_is_found_when_one_exists_and_nobody_in_it_can_be_given_back(
         assert cheapest_victims(free, candidates[::-1], wanted, steps) == found
 
 
-@given(fields(gangs=True))
-@settings(max_examples=200, deadline=None)
-def test_gangs_are_searched_well(field: tuple[dict[str, int], list[Candidate], Wanted]) -> None:
-    """Exactness is not promised where gangs couple nodes; but never more allocated GPUs than taking every gang would cost."""
-    free, candidates, wanted = field
-    found = cheapest_victims(free, candidates, wanted, MANY)
-    if found is not None:
-        assert total(found).allocated_gpus <= total(tuple(candidates)).allocated_gpus
+WEIGHTS = st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 3))
+
+
+@given(st.lists(WEIGHTS, max_size=4), st.lists(WEIGHTS, max_size=4))
+@settings(max_examples=300, deadline=None)
+def test_one_number_compares_like_the_terms_one_after_the_other(
+    one_set: list[tuple[int, int, int]], other_set: list[tuple[int, int, int]]
+) -> None:
+    """(GPUs, rank, lost): the definition, written out, against the number."""
+
+    def terms(members: list[tuple[int, int, int]]) -> tuple[int, ...]:
+        by_leaf = [-sum(gpus for gpus, rank, _ in members if rank == leaf) for leaf in range(3)]
+        return (sum(it[0] for it in members), *by_leaf, sum(it[2] for it in members), len(members))
+
+    def number(members: list[tuple[int, int, int]]) -> int:
+        return sum(cost_of(gpus, rank, lost, 3) for gpus, rank, lost in members)
+
+    assert (number(one_set) < number(other_set)) == (terms(one_set) < terms(other_set))
 
 
 @given(

@@ -9,7 +9,7 @@ from allmende.preemptor.errors import InvariantBroken
 from allmende.preemptor.model import Claim, Decision, Infeasible, Node, Planned, Policy, Snapshot, Victim
 from allmende.preemptor.rules import displace, rooms, sentences
 from allmende.preemptor.rules.displace import Displaceable, Sorted
-from allmende.preemptor.rules.search import Candidate, Cost, Wanted, cheapest_victims, served_term
+from allmende.preemptor.rules.search import Candidate, Wanted, cheapest_victims, cost_of
 from allmende.proto.order import Comparison
 from allmende.proto.placement import place
 from allmende.proto.standing import Ratio, with_holds
@@ -44,9 +44,8 @@ def _candidates(snapshot: Snapshot, groups: Sorted) -> list[Candidate]:
     ranks = displace.most_over_served_first(snapshot, groups.displaceable)
     result = []
     for attempt, _, _ in groups.displaceable:
-        allocated = 0 if attempt.budget is None else attempt.gpus
-        served = 0 if attempt.budget is None else served_term(attempt.gpus, ranks[attempt.budget])
-        cost = Cost(allocated, served, attempt.lost_gpu_ms(snapshot.now_ms), 1)
+        rank = None if attempt.budget is None else ranks[attempt.budget]
+        cost = cost_of(attempt.gpus, rank, attempt.lost_gpu_ms(snapshot.now_ms), len(ranks))
         result.append(Candidate(attempt.attempt, attempt.held, cost))
     return result
 

@@ -17,47 +17,28 @@ from typing import NamedTuple, TypeAlias
 from allmende.preemptor.model import NodeGpus
 from allmende.preemptor.rules.rooms import capacity
 
-# With more leaves, the less over-served ones count as equal in the second term: the numbers that order them have one digit of
-# GPU_DIGIT_BITS bits for each leaf, and these are the leaves from which a plan takes first.
+Cost: TypeAlias = int
+"""The four terms in one number, the first in the highest digits: sums add up and compare term by term, and quickly."""
+
+# With more leaves, the less over-served ones count as equal in the second term: these are the leaves from which a plan takes first.
 RANKED_LEAVES = 128
-# No cluster has 2^21 GPUs in one plan: a digit cannot overflow into its neighbour.
-GPU_DIGIT_BITS = 21
+# Digits wide enough that no sum overflows into the next: 2^21 GPUs in one plan, 2^63 GPU-ms for each of 2^20 attempts.
+GPU_BITS = 21
+LOST_BITS = 84
+ATTEMPT_BITS = 20
 
 
-class Cost(NamedTuple):
-    """The objective, smaller is better. All terms add up over the attempts of a set."""
+def cost_of(gpus: int, rank: int | None, lost_gpu_ms: int, ranks: int) -> Cost:
+    """What one attempt's going costs. `rank` of `ranks` leaves, 0 the most over-served; None: unallocated.
 
-    allocated_gpus: int
-    served_term: int
-    """The more GPUs come from the most over-served leaf, the smaller; then the second; and so on (see `served_term`)."""
-    lost_gpu_ms: int
-    attempts: int
-
-    def plus(self, other: "Cost") -> "Cost":
-        """Both together."""
-        return Cost(
-            self.allocated_gpus + other.allocated_gpus,
-            self.served_term + other.served_term,
-            self.lost_gpu_ms + other.lost_gpu_ms,
-            self.attempts + other.attempts,
-        )
-
-    def minus(self, other: "Cost") -> "Cost":
-        """What this costs more than the other."""
-        return self.plus(other.times(-1))
-
-    def times(self, factor: int) -> "Cost":
-        """For comparing prices per replica without division."""
-        return Cost(*(term * factor for term in self))
-
-
-FREE_OF_CHARGE = Cost(0, 0, 0, 0)
-
-
-def served_term(gpus: int, rank: int) -> int:
-    """GPUs displaced from the leaf of `rank` (0: most over-served) as a term that adds up and compares rank by rank."""
-    place = RANKED_LEAVES - 1 - min(rank, RANKED_LEAVES - 1)
-    return -(gpus << (GPU_DIGIT_BITS * place))
+    The second term falls as more GPUs come from the most over-served leaf, then from the second, and so on: one digit a leaf.
+    """
+    digits = min(ranks, RANKED_LEAVES)
+    allocated = 0
+    if rank is not None:
+        served = gpus << (GPU_BITS * (digits - 1 - min(rank, digits - 1)))
+        allocated = (gpus << (GPU_BITS * digits + 1)) - served
+    return (((allocated << LOST_BITS) + lost_gpu_ms) << ATTEMPT_BITS) + 1
 
 
 class Candidate(NamedTuple):
@@ -83,10 +64,10 @@ class Bundle(NamedTuple):
 
     def with_one(self, candidate: Candidate) -> "Bundle":
         """This bundle and one more."""
-        return Bundle(self.cost.plus(candidate.cost), (*self.members, candidate))
+        return Bundle(self.cost + candidate.cost, (*self.members, candidate))
 
 
-NOTHING = Bundle(FREE_OF_CHARGE, ())
+NOTHING = Bundle(0, ())
 Prices: TypeAlias = tuple[Bundle, ...]
 """The cheapest way to gain 1, 2, ... replicas on one node, as many as there are to gain."""
 
@@ -125,7 +106,7 @@ class _Field:
             return 0, bundle
         offers = [prices for node in sorted(self._local) if (prices := self._prices_of(node, free[node], missing))]
         missing, locals_ = combine(offers, missing, self.steps)
-        return missing, Bundle(bundle.cost.plus(locals_.cost), bundle.members + locals_.members)
+        return missing, Bundle(bundle.cost + locals_.cost, bundle.members + locals_.members)
 
     def _prices_of(self, node: str, free: int, missing: int) -> Prices:
         key = (node, free)
@@ -171,7 +152,7 @@ def _cheaper(before: Bundle, cost: Cost, more: tuple[Candidate, ...], rival: Bun
 
     Both comparisons stay as they are when the same attempts are added to both sides, which is what dynamic programming needs.
     """
-    together = before.cost.plus(cost)
+    together = before.cost + cost
     if rival is None or together < rival.cost:
         return Bundle(together, before.members + more)
     if together > rival.cost:
@@ -200,10 +181,10 @@ def combine(offers: Sequence[Prices], missing: int, steps: _Steps) -> tuple[int,
 
 
 def _together(bundles: Iterable[Bundle]) -> Bundle:
-    cost = FREE_OF_CHARGE
+    cost = 0
     members: list[Candidate] = []
     for bundle in bundles:
-        cost = cost.plus(bundle.cost)
+        cost += bundle.cost
         members.extend(bundle.members)
     return Bundle(cost, tuple(members))
 
@@ -245,8 +226,8 @@ def _combine_by_price(offers: Sequence[Prices], missing: int) -> Bundle:
 
 
 def _by_price(one: _Increment, other: _Increment) -> int:
-    ours = (one.cost.times(other.gain), one.node, one.reached)
-    theirs = (other.cost.times(one.gain), other.node, other.reached)
+    ours = (one.cost * other.gain, one.node, one.reached)
+    theirs = (other.cost * one.gain, other.node, other.reached)
     return (ours > theirs) - (ours < theirs)
 
 
@@ -257,9 +238,9 @@ def _hull(node: int, prices: Prices) -> list[_Increment]:
         step = _Increment(bundle.cost, count, node, count)
         while hull:
             start = hull[-1].reached
-            cost = bundle.cost.minus(prices[start - 1].cost)
+            cost = bundle.cost - prices[start - 1].cost
             step = _Increment(cost, count - start, node, count)
-            if hull[-1].cost.times(step.gain) <= step.cost.times(hull[-1].gain):
+            if hull[-1].cost * step.gain <= step.cost * hull[-1].gain:
                 break
             hull.pop()
             step = _Increment(bundle.cost, count, node, count)
@@ -286,7 +267,7 @@ def cheapest_victims(
     field = _Field(free, singles, wanted, _Steps(steps))
     ends = [_add_gangs(field, gangs), _return_gangs(field, gangs)] if gangs else [field.cheapest(())[1]]
     sets = [give_back(free, bundle.members, wanted) for bundle in ends if bundle is not None]
-    return min(sets, key=lambda members: (_together([Bundle(each.cost, (each,)) for each in members]).cost, members))
+    return min(sets, key=lambda members: (sum(each.cost for each in members), members))
 
 
 def _on_nodes(candidate: Candidate, free: Mapping[str, int]) -> Candidate:
