@@ -124,12 +124,8 @@ def _tied(first: tuple[str, ...], second: tuple[str, ...], known: Mapping[str, S
 def run_sshare(case: Mapping[str, Any]) -> None:
     """A real listing: 23 users with equal shares, three of them active."""
     given, expect = case["given"], case["expect"]
-    account = {
-        "name": "account",
-        "shares": 1,
-        "children": [{"name": n, "shares": 1, "usage": u} for n, u in given["users"].items()],
-    }
-    account["children"] += [{"name": f"idle{number}", "shares": 1, "usage": 0} for number in range(23 - len(given["users"]))]
+    users = [*given["users"].items(), *((f"idle{number}", 0) for number in range(23 - len(given["users"])))]
+    account = {"name": "account", "shares": 1, "children": [{"name": name, "shares": 1, "usage": usage} for name, usage in users]}
     nodes = list(walk(account))
     known = standings(nodes, capacity=1)
     by_name = {node.path[-1]: node for node in nodes}
