@@ -13,13 +13,14 @@ from allmende.admission.rules.rooms import Rooms
 from allmende.admission.rules.standings import Standings
 from allmende.proto.order import may_displace
 from allmende.proto.placement import Room, place
-from allmende.proto.units import GpuMs, Ms
+from allmende.proto.units import LARGEST_AMOUNT, GpuMs, Ms
 
 Source: TypeAlias = tuple[str | None, int]
 """Interruptible GPUs of one leaf (None: unallocated) and one priority."""
 
 # Looking at a job costs some 50 us; the next pass looks on. 64 claims may be open, so eight times as many looks find them.
 LOOKS_MAX = 512
+_NEVER = LARGEST_AMOUNT
 
 
 class Setting(NamedTuple):
@@ -46,6 +47,7 @@ class _Pool:
         self.nodes = setting.rooms.free_for_all()
         self.free = {name: free for name, (_model, free, _total) in self.nodes.items()}
         self.interruptible: dict[str, dict[Source, int]] = {}
+        self._could: dict[frozenset[Source], dict[str, int]] = {}
         for attempt in books.attempts.values():
             if attempt.cluster == cluster and attempt.attempt not in promised and attempt.interruptible(setting.now_ms):
                 for node, gpus in attempt.held().items():
@@ -57,26 +59,33 @@ class _Pool:
     def sources(self) -> set[Source]:
         return {source for here in self.interruptible.values() for source in here}
 
-    def could(self, node: str, sources: frozenset[Source]) -> int:
-        here = self.interruptible.get(node)
-        more = sum(gpus for source, gpus in here.items() if source in sources) if here else 0
-        return self.free[node] + more
+    def could(self, sources: frozenset[Source]) -> dict[str, int]:
+        """GPUs of each node that are free or of these sources."""
+        found = self._could.get(sources)
+        if found is None:
+            found = self._could[sources] = dict(self.free)
+            for node, here in self.interruptible.items():
+                found[node] += sum(gpus for source, gpus in here.items() if source in sources)
+        return found
 
     def most(self, shape: Shape, sources: frozenset[Source]) -> int:
+        """Upper bound of the replicas that fit once these sources have left."""
+        could = self.could(sources)
+        if shape.model is None and not shape.avoid:
+            return sum(gpus // shape.gpus for gpus in could.values())
         return sum(
-            self.could(node, sources) // shape.gpus
-            for node, (model, _free, _total) in self.nodes.items()
-            if (shape.model is None or model == shape.model) and node not in shape.avoid
+            gpus // shape.gpus
+            for node, gpus in could.items()
+            if (shape.model is None or self.nodes[node][0] == shape.model) and node not in shape.avoid
         )
 
     def promise(self, shape: Shape, sources: frozenset[Source]) -> None:
         """Take away what a claim will probably get, so that the next one does not count on the same GPUs."""
+        could = self.could(sources)
         rooms = [
-            Room(node, could, total)
+            Room(node, could[node], total)
             for node, (model, _free, total) in self.nodes.items()
-            if (shape.model is None or model == shape.model)
-            and node not in shape.avoid
-            and (could := self.could(node, sources)) >= shape.gpus
+            if (shape.model is None or model == shape.model) and node not in shape.avoid and could[node] >= shape.gpus
         ]
         for part in place(rooms, shape.replicas, shape.gpus) or ():
             missing = part.replicas * shape.gpus - self.free[part.node]
@@ -88,6 +97,9 @@ class _Pool:
                     taken = min(missing, here[source])
                     here[source] -= taken
                     missing -= taken
+            for known, gpus_by_node in self._could.items():
+                left = sum(gpus for source, gpus in here.items() if source in known)
+                gpus_by_node[part.node] = self.free[part.node] + left
 
 
 def raise_claims(setting: Setting, new_id: Callable[[], str]) -> list[Claim]:
@@ -114,7 +126,7 @@ def raise_claims(setting: Setting, new_id: Callable[[], str]) -> list[Claim]:
         raised.append(claim)
         pool.promise(turn.group.shape, enough)
         standings.hold(claim.budget, claim.hold_gpu_ms)
-        seen.moved()
+        seen.moved(claim.budget)
         line.served(turn)
     return raised
 
@@ -123,15 +135,23 @@ class _Seen:
     """What has been found hopeless in this pass, so that it is not looked at again."""
 
     def __init__(self, setting: Setting, standings: Standings, pool: _Pool, sources: set[Source]) -> None:
-        self._setting, self._standings, self._pool, self._sources = setting, standings, pool, sources
+        self._setting, self._standings, self._pool = setting, standings, pool
+        self._sources = sorted(sources, key=lambda each: (each[0] or "", each[1]))
+        self._known = {victim for victim, _priority in sources if victim is not None and standings.knows(victim)}
+        self._all = frozenset(sources)
         self._small: set[tuple[int, int, str | None, tuple[str, ...]]] = set()
         self._hopeless: dict[str, bool] = {}
-        self._may: dict[tuple[str, int, GpuMs], frozenset[Source]] = {}
+        # Of each claimant's and victim's leaf: the largest hold known to be lawful, the smallest known not to be.
+        self._bounds: dict[tuple[str, str], tuple[GpuMs, GpuMs]] = {}
+        self._sets: dict[tuple[Source, ...], frozenset[Source]] = {}
         self._signature = (standings.revision, setting.books.cluster(setting.cluster).stirrings)
 
-    def moved(self) -> None:
-        """A claim was raised: holds have grown."""
-        self._may.clear()
+    def moved(self, leaf: str) -> None:
+        """A claim of the leaf was raised, so holds have grown: what was lawful for it, or by shared ancestors in the surplus tier,
+        may be so no more. (That the leaf's own attempts have become better victims is left to the next pass.)"""
+        now = self._standings.now
+        for key in [key for key in self._bounds if key[0] == leaf or not now[key[0]].guaranteed]:
+            del self._bounds[key]
 
     def skip(self, leaf: str | None, group: Group) -> bool:
         shape = group.shape
@@ -156,25 +176,32 @@ class _Seen:
         if not sources:
             return None
         if self._pool.most(shape, sources) < shape.replicas:
-            if self._pool.most(shape, frozenset(self._sources)) < shape.replicas:
+            if self._pool.most(shape, self._all) < shape.replicas:
                 self._small.add((shape.replicas, shape.gpus, shape.model, shape.avoid))
             return None
         return sources
 
     def _displaceable(self, leaf: str, priority: int, hold: GpuMs) -> frozenset[Source]:
-        key = (leaf, priority, hold)
-        found = self._may.get(key)
-        if found is None:
-            lawful = {victim: self._may_displace(leaf, victim, hold) for victim, _priority in self._sources}
-            found = self._may[key] = frozenset(
-                (victim, theirs) for victim, theirs in self._sources if (theirs < priority if victim == leaf else lawful[victim])
-            )
-        return found
+        found = [
+            (victim, theirs)
+            for victim, theirs in self._sources
+            if (theirs < priority if victim == leaf else self._lawful(leaf, victim, hold))
+        ]
+        return self._sets.setdefault(tuple(found), frozenset(found))
 
-    def _may_displace(self, leaf: str, victim: str | None, hold: GpuMs) -> bool:
+    def _lawful(self, leaf: str, victim: str | None, hold: GpuMs) -> bool:
+        """What a smaller hold may not displace, a larger one may not either: two bounds for each pair save most comparisons."""
         if victim is None:
             return True
-        if victim == leaf or not self._standings.knows(victim):
+        may, may_not = self._bounds.get((leaf, victim), (-1, _NEVER))
+        if hold <= may or hold >= may_not:
+            return hold <= may
+        lawful = self._may_displace(leaf, victim, hold)
+        self._bounds[leaf, victim] = (hold, may_not) if lawful else (may, hold)
+        return lawful
+
+    def _may_displace(self, leaf: str, victim: str, hold: GpuMs) -> bool:
+        if victim not in self._known:
             return False
         path, theirs = self._standings.path(leaf), self._standings.path(victim)
         return may_displace(path, hold, theirs, self._standings.now, self._setting.terms.margin_ppm).allowed

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from allmende.admission.model.books import Group, Turn
 from allmende.admission.rules.standings import Standings
 from allmende.proto.order import LeafKey
+from allmende.proto.units import Ms
 
 Skip = Callable[[str | None, Group], bool]
 """(leaf, group): True when nobody of the group needs to be tried."""
@@ -24,36 +25,46 @@ class Next(NamedTuple):
 
 
 class LeafLine:
-    """The waiting jobs of one leaf. A leaf is not blocked by its first job: groups that `skip` names are passed over whole."""
+    """The waiting jobs of one leaf. A leaf is not blocked by its first job: groups that `skip` names are passed over whole.
 
-    def __init__(self, leaf: str, groups: Mapping[Group, Sequence[Turn]]) -> None:
-        self._leaf = leaf
-        self._groups = dict(groups)
+    A group's key only grows within a pass (its user receives, its head moves on), so a stored key is a lower bound: it is renewed
+    when it comes up, and only then.
+    """
+
+    def __init__(self, leaf: str | None, groups: Mapping[Group, Sequence[Turn]], held: Mapping[str, int]) -> None:
+        self._leaf, self._groups = leaf, groups
         self._at = dict.fromkeys(groups, 0)
-        self._received: dict[str, int] = {}
+        self._received = dict(held)
+        self._heap = [(self._key(group), group) for group in groups]
+        heapq.heapify(self._heap)
 
     def next(self, skip: Skip) -> tuple[Group, str] | None:
         """The group and job whose turn it is, or None when none is left."""
-        best: tuple[tuple[int, int, int, str], Group] | None = None
-        for group in [group for group in self._groups if skip(self._leaf, group)]:
-            del self._groups[group]
-        for group, line in self._groups.items():
-            submitted, job = line[self._at[group]]
-            key = (-group.priority, self._received.get(group.user, 0), submitted, job)
-            if best is None or key < best[0]:
-                best = key, group
-        return None if best is None else (best[1], best[0][3])
+        while self._heap:
+            stored, group = self._heap[0]
+            if self._at[group] >= len(self._groups[group]) or skip(self._leaf, group):
+                heapq.heappop(self._heap)
+                continue
+            key = self._key(group)
+            if key == stored:
+                return group, key[3]
+            heapq.heapreplace(self._heap, (key, group))
+        return None
 
     def passed(self, group: Group) -> None:
         """The head of the group has had its turn."""
         self._at[group] += 1
-        if self._at[group] >= len(self._groups[group]):
-            del self._groups[group]
 
     def served(self, group: Group) -> None:
-        """The head of the group received its GPUs: its user has received more than before in this pass."""
+        """The head of the group received its GPUs: its user has more than before."""
         self._received[group.user] = self._received.get(group.user, 0) + group.shape.replicas * group.shape.gpus
         self.passed(group)
+
+    def _key(self, group: Group) -> tuple[int, int, Ms, str]:
+        submitted_ms, job = self._groups[group][self._at[group]]
+        # Priority orders jobs inside one leaf; the unallocated of all leaves stand in one line and know none (contract §4).
+        priority = 0 if self._leaf is None else -group.priority
+        return priority, self._received.get(group.user, 0), submitted_ms, job
 
 
 class AllocatedLine:
@@ -63,7 +74,7 @@ class AllocatedLine:
     def __init__(self, waiting: Mapping[str | None, Mapping[Group, Sequence[Turn]]], standings: Standings) -> None:
         self._standings = standings
         self._lines = {
-            leaf: LeafLine(leaf, groups) for leaf, groups in waiting.items() if leaf is not None and standings.knows(leaf)
+            leaf: LeafLine(leaf, groups, {}) for leaf, groups in waiting.items() if leaf is not None and standings.knows(leaf)
         }
         self._heap: list[tuple[LeafKey, str]] = [(standings.key(leaf), leaf) for leaf in self._lines]
         heapq.heapify(self._heap)
@@ -103,33 +114,20 @@ class UnallocatedLine:
     """Partition 2: fewest unallocated GPUs now held by the submitter, then submission time, then id."""
 
     def __init__(self, groups: Mapping[Group, Sequence[Turn]], held: Mapping[str, int]) -> None:
-        self._groups = dict(groups)
-        self._at = dict.fromkeys(groups, 0)
-        self._held = dict(held)
+        self._line = LeafLine(None, groups, held)
 
     def next(self, skip: Skip) -> Next | None:
         """The job whose turn it is; the same again until `passed` or `served` is told."""
-        best: tuple[tuple[int, int, str], Group] | None = None
-        for group in [group for group in self._groups if skip(None, group)]:
-            del self._groups[group]
-        for group, line in self._groups.items():
-            submitted, job = line[self._at[group]]
-            key = (self._held.get(group.user, 0), submitted, job)
-            if best is None or key < best[0]:
-                best = key, group
-        return None if best is None else Next(None, best[1], best[0][2])
+        found = self._line.next(skip)
+        return None if found is None else Next(None, *found)
 
     def passed(self, turn: Next) -> None:
         """The job could not start."""
-        self._at[turn.group] += 1
-        if self._at[turn.group] >= len(self._groups[turn.group]):
-            del self._groups[turn.group]
+        self._line.passed(turn.group)
 
     def served(self, turn: Next) -> None:
         """The job was granted: its user holds more."""
-        shape = turn.group.shape
-        self._held[turn.group.user] = self._held.get(turn.group.user, 0) + shape.replicas * shape.gpus
-        self.passed(turn)
+        self._line.served(turn.group)
 
 
 def in_order(line: AllocatedLine | UnallocatedLine, serve: Callable[[Next], None]) -> Iterator[Next]:
