@@ -19,6 +19,7 @@ from allmende.chassis.bus.calls import NO_RESPONDERS, Calls, status_of
 from allmende.chassis.bus.publishing import TRACE
 from allmende.chassis.clock import real_seconds
 from allmende.chassis.errors import Misconfigured, Transient
+from allmende.chassis.ports import Delivery
 
 # Bus-and-store rule 8: short enough that a request the server forgot costs little.
 EXPIRES_S = 5.0
@@ -120,14 +121,15 @@ class PullSubscription:
                 failure, self._failure = self._failure, None
                 raise failure
 
-    async def ack(self, deliveries: Sequence[NatsDelivery]) -> None:
-        """Acknowledge, and wait until the server has taken it.
+    async def ack(self, deliveries: Sequence[Delivery]) -> None:
+        """Acknowledge what this subscription delivered, and wait until the server has taken it.
 
         Only the last one asks for an answer: a consumer takes acknowledgements of one connection in their order.
         """
-        if not deliveries or not self._connected():
+        ours = [delivery for delivery in deliveries if isinstance(delivery, NatsDelivery)]
+        if not ours or not self._connected():
             return
-        *rest, last = deliveries
+        *rest, last = ours
         try:
             for delivery in rest:
                 await self._client.publish(delivery.reply, _ACK)

@@ -1,0 +1,1 @@
+"""Tests of the chassis, with what they share."""
