@@ -7,6 +7,7 @@ import msgspec
 
 from allmende.chassis.db import Database
 from allmende.chassis.fakes import CountingIds, ManualClock
+from allmende.chassis.health import Health
 from allmende.chassis.ports import Draft, Event
 from allmende.preemptor.handlers import Preemptor
 from allmende.preemptor.model import Policy
@@ -193,9 +194,11 @@ class Ear:
         self.clock = clock
         self._ids = CountingIds(start)
         self._seq = 0
+        self.health = Health()
         self._handler = Preemptor(
             clock=clock,
             ids=self._ids,
+            health=self.health,
             rows=lambda tx: Store(tx.connection),
             policy=policy or Policy(),
             silent_after_ms=30_000,

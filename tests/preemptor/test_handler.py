@@ -192,6 +192,13 @@ async def test_freed_gpus_are_free_and_saying_it_again_frees_no_more(ear: Ear) -
     assert [it.code for it in answers(await ear.hear(raised(2, gpus=4, newest=2)))] == ["makes_room"]
 
 
+async def test_an_older_word_about_freed_gpus_takes_none_back(ear: Ear) -> None:
+    await ear.hear(*FULL)
+    await ear.hear(freed(1, {"n1": 8}))
+    await ear.hear(freed(1, {"n1": 4}))
+    assert [it.code for it in answers(await ear.hear(raised(newest=2)))] == ["fits_now"]
+
+
 async def test_another_clusters_agent_ends_nothing_here(ear: Ear) -> None:
     await ear.hear(*FULL)
     await ear.hear(ended(1, cluster="c2"), freed(2, {"n2": 8}, cluster="c2"))
@@ -279,6 +286,27 @@ async def test_two_replicas_give_the_same_room_to_one_claim_only(ear: Ear) -> No
     said = [it for batch in await asyncio.gather(*(each.hear(raised(number, newest=2)) for each, number in pairs)) for it in batch]
     assert sorted(it.outcome for it in answers(said)) == ["infeasible"] * 6 + ["planned"] * 2
     assert sorted(evicted(said)) == [id_of(1), id_of(2)]
+
+
+async def test_two_replicas_that_wake_together_answer_a_waiting_claim_once(ear: Ear) -> None:
+    twin = Ear(ear.db, ear.clock, start=1_000_000)
+    await ear.hear(*FULL, raised(newest=2, usage_revision=2))
+    async with ear.db.transaction() as tx:
+        await tx.connection.execute("UPDATE standing SET usage_revision = 2")
+    said = [it for batch in await asyncio.gather(*(each.hear() for each in (ear, twin) * 4)) for it in batch]
+    assert len(answers(said)) == 1
+
+
+async def test_health_names_what_a_claim_waits_for_once_it_has_waited_long(ear: Ear, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr(handlers, "real_seconds", lambda: now_s[0])
+    await ear.hear(*FULL, raised(newest=3))
+    assert ear.health.why_not_ready() == {}
+    now_s[0] = handlers.PATIENCE_S + 1
+    await ear.hear()
+    assert ear.health.why_not_ready() == {"claims": f"1 without an answer; {id_of(5_001)}: grants up to 2 of 3 were heard"}
+    await ear.hear(granted(3, {"n3": 8}))
+    assert ear.health.why_not_ready() == {}
 
 
 async def test_clusters_are_judged_apart(ear: Ear) -> None:

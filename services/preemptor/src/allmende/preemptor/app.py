@@ -16,6 +16,7 @@ async def run(chassis: Chassis, settings: Settings) -> None:
     handle = Preemptor(
         clock=chassis.clock,
         ids=chassis.ids,
+        health=chassis.health,
         rows=lambda tx: Store(tx.connection),
         policy=settings.policy,
         silent_after_ms=settings.silent_after_ms,

@@ -7,7 +7,9 @@ cluster holds that cluster's lock until the commit, so that several replicas ans
 from collections.abc import Callable, Sequence
 
 from allmende.chassis import trace
+from allmende.chassis.clock import real_seconds
 from allmende.chassis.db import Transaction
+from allmende.chassis.health import Health
 from allmende.chassis.log import get_logger
 from allmende.chassis.outbox import draft
 from allmende.chassis.ports import Clock, Draft, Event, Ids
@@ -24,6 +26,8 @@ from allmende.proto.units import Ms
 
 # Timers taken in one transaction. What is left is due at once in the next.
 EXPIRED_MOST = 256
+# Real seconds. Admission itself waits one for an answer.
+PATIENCE_S = 5.0
 
 _log = get_logger(__name__)
 _claims = trace.meter.create_counter("allmende_preemptor_claims_answered", description="claims answered, by code")
@@ -34,9 +38,21 @@ _expiries = trace.meter.create_counter("allmende_preemptor_slices_expired", desc
 class Preemptor:
     """The handler of the preemptor's batches. `rows` opens the rows of a transaction; `silent_after_ms` is real time."""
 
-    def __init__(self, *, clock: Clock, ids: Ids, rows: Callable[[Transaction], Rows], policy: Policy, silent_after_ms: Ms) -> None:
-        self._clock, self._ids, self._rows, self._policy, self._silent_after_ms = clock, ids, rows, policy, silent_after_ms
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        ids: Ids,
+        health: Health,
+        rows: Callable[[Transaction], Rows],
+        policy: Policy,
+        silent_after_ms: Ms,
+    ) -> None:
+        self._clock, self._ids, self._health = clock, ids, health
+        self._rows, self._policy, self._silent_after_ms = rows, policy, silent_after_ms
         self._tree: tuple[str, dict[str, Path]] | None = None
+        # For health alone: since when, in real seconds, claims wait.
+        self._waiting_since_s: dict[str, float] = {}
 
     async def __call__(self, tx: Transaction, events: Sequence[Event]) -> Outcome:
         """Handle a batch; with no events, only timers and claims that waited."""
@@ -52,9 +68,18 @@ class Preemptor:
         now_ms = self._clock.now_ms()
         await store.learn(heard, now_ms, self._clock.rate)
         drafts = await self._expire(store, now_ms)
+        waiting: dict[str, str] = {}
         for cluster in clusters:
-            drafts.extend(await self._answer(store, cluster, now_ms))
+            drafts.extend(await self._answer(store, cluster, now_ms, waiting))
+        self._report(waiting)
         return Outcome(drafts, await store.next_due())
+
+    def _report(self, waiting: dict[str, str]) -> None:
+        """Tell health which claim has waited too long, and for what. Most wait a few milliseconds, for a grant under way."""
+        now_s = real_seconds()
+        self._waiting_since_s = {claim: self._waiting_since_s.get(claim, now_s) for claim in waiting}
+        late = [claim for claim, since_s in self._waiting_since_s.items() if now_s - since_s > PATIENCE_S]
+        self._health.ready("claims", not late, f"{len(late)} without an answer; {late[0]}: {waiting[late[0]]}" if late else "")
 
     async def _switch_tree(self, store: Rows, heard: Heard) -> None:
         """Put the newest revision in force that is announced and wholly heard."""
@@ -70,15 +95,16 @@ class Preemptor:
         _expiries.add(len(due))
         return [draft(wire.expired(it), ids=self._ids, now_ms=now_ms, occurred_at_ms=it.due_at_ms) for it in due]
 
-    async def _answer(self, store: Rows, cluster: str, now_ms: Ms) -> list[Draft]:
-        waiting = await store.waiting_claims(cluster)
-        if not waiting:
+    async def _answer(self, store: Rows, cluster: str, now_ms: Ms, waiting: dict[str, str]) -> list[Draft]:
+        """Answer the claims of a cluster that can be judged; the others go into `waiting`, each with what it waits for."""
+        claims = await store.waiting_claims(cluster)
+        if not claims:
             return []
         tree = await store.tree_in_force()
         progress = await store.progress(cluster, None if tree is None else tree[0])
         snapshot: Snapshot | None = None
         drafts: list[Draft] = []
-        for claim, message in waiting:
+        for claim, message in claims:
             ready = readiness(claim, progress)
             if ready.verdict == "judge" and tree is not None:
                 snapshot = snapshot or await self._snapshot(store, cluster, now_ms, tree, progress.usage_revision or 0)
@@ -91,7 +117,7 @@ class Preemptor:
                 _log.info("a claim is void", cluster=cluster, claim=claim.claim, why=ready.sentence)
                 await store.settle(claim, "void")
             else:
-                _log.debug("a claim waits", cluster=cluster, claim=claim.claim, why=ready.sentence)
+                waiting[claim.claim] = ready.sentence
         return drafts
 
     async def _snapshot(self, store: Rows, cluster: str, now_ms: Ms, tree: tuple[int, str], usage_revision: int) -> Snapshot:
