@@ -1,0 +1,1 @@
+"""Hold the services' books and decisions against a synthetic cluster's own log. Says what is wrong in numbers; mends nothing."""

@@ -1,0 +1,253 @@
+"""The agent of one cluster: takes orders from the bus, lets `Attempts` decide, and does what it says with a `Backend`.
+
+The only part of the SDK with tasks. Decides nothing itself: what to do about a happening is in `attempts`.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from allmende.agent.sdk.attempts import Action, Attempts, Fetch, Say, Signal, Start, Wake
+from allmende.agent.sdk.backend import Backend, CannotStart, Exit, Launch, NodeState
+from allmende.agent.sdk.publisher import Publisher
+from allmende.chassis import rpc
+from allmende.chassis.clock import real_seconds
+from allmende.chassis.errors import Transient
+from allmende.chassis.log import get_logger
+from allmende.chassis.ports import Bus, Clock, Delivery, Ids
+from allmende.proto.admission import AttemptStopOrdered, JobGranted, PayloadQuery
+from allmende.proto.envelope import Envelope, Refusal, decode
+from allmende.proto.ledger import UsageConfirmed
+from allmende.proto.message import Message, MessageRefused
+from allmende.proto.preemptor import EvictionOrdered
+from allmende.proto.streams import consumer_of_agent
+from allmende.proto.subjects import PAYLOAD, check
+from allmende.proto.units import SECOND_MS, Ms
+
+PULL_MOST = 256
+PULL_WAIT_S = 5.0
+PAUSE_S = 0.5
+# The payload is one indexed row; admission answers in milliseconds, or is being started again.
+FETCH_TIMEOUT_S = 2.0
+# Admission answers one request after another; more questions at once would only time out behind each other.
+FETCHES_AT_ONCE = 64
+
+_log = get_logger(__name__)
+
+
+class Pace(NamedTuple):
+    """How often. `tick_ms` is clock time and never faster than `tick_real_ms`, so that a scaled run does not flood the bus."""
+
+    tick_ms: Ms = 10 * SECOND_MS
+    tick_real_ms: Ms = SECOND_MS
+    resend_s: float = 10.0
+    start_deadline_s: float = 60.0
+
+
+class _Origin(NamedTuple):
+    """The order that an attempt's messages answer."""
+
+    id: str
+    trace: str | None
+
+
+class Agent:
+    """One agent. `run` lives until cancelled; `settle` waits for the ledger before a clean end."""
+
+    def __init__(self, *, cluster: str, bus: Bus, clock: Clock, ids: Ids, backend: Backend, pace: Pace | None = None) -> None:
+        self._cluster = cluster
+        self._bus, self._clock, self._backend = bus, clock, backend
+        self._pace = pace or Pace()
+        # A later agent of the cluster has a later instant: its counters are of a new epoch.
+        self._attempts = Attempts(cluster, epoch=clock.now_ms())
+        self._publisher = Publisher(bus=bus, clock=clock, ids=ids)
+        self._origins: dict[str, _Origin] = {}
+        self._fetches = asyncio.Semaphore(FETCHES_AT_ONCE)
+        self._confirmed = asyncio.Event()
+        self._group: asyncio.TaskGroup | None = None
+
+    @property
+    def unconfirmed(self) -> int:
+        """Ends that are not yet in the ledger's books, as far as this agent has heard."""
+        return len(self._attempts.unconfirmed)
+
+    @property
+    def spooled(self) -> int:
+        """Messages that wait for the bus."""
+        return self._publisher.spooled
+
+    async def run(self) -> None:
+        """Report the nodes, then take orders until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            group.create_task(self._publisher.run())
+            group.create_task(self._backend.run(self))
+            for state in await self._backend.nodes():
+                self.node_changed(state, self._clock.now_ms())
+            group.create_task(self._take_orders())
+            group.create_task(self._tick())
+            group.create_task(self._resend())
+
+    async def settle(self, wait_s: float) -> bool:
+        """Wait, for at most so many real seconds, until all ends are said and confirmed; False when some are not."""
+        try:
+            async with asyncio.timeout(wait_s):
+                while self._attempts.open or self._attempts.unconfirmed or self._publisher.spooled:
+                    self._confirmed.clear()
+                    # Bounded: opens and publications do not set the event.
+                    try:
+                        async with asyncio.timeout(0.1):
+                            await self._confirmed.wait()
+                    except TimeoutError:
+                        continue
+        except TimeoutError:
+            return False
+        return True
+
+    # -------------------------------------------------------------------------------------------- what the backend tells us
+
+    def exited(self, left: Exit) -> None:
+        """An attempt ended (see `backend.Notices`)."""
+        self._do(self._attempts.exited(left), left.attempt)
+
+    def node_changed(self, node: NodeState, at_ms: Ms) -> None:
+        """A node changed (see `backend.Notices`)."""
+        self._do(self._attempts.node_changed(node, at_ms))
+
+    # ----------------------------------------------------------------------------------------------------------------- orders
+
+    async def _take_orders(self) -> None:
+        consumer = consumer_of_agent(self._cluster)
+        subscription = self._bus.subscribe(consumer.stream, consumer.durable)
+        while True:
+            try:
+                deliveries = await subscription.pull(PULL_MOST, PULL_WAIT_S)
+            except Transient as error:
+                _log.warning("no orders come", why=str(error))
+                await asyncio.sleep(PAUSE_S)
+                continue
+            for delivery in deliveries:
+                self._hear(delivery)
+            if deliveries:
+                self._spawn(subscription.ack(deliveries))
+
+    def _hear(self, delivery: Delivery) -> None:
+        try:
+            envelope = decode(delivery.data)
+            check(delivery.subject, envelope)
+        except Refusal as refusal:
+            # Only services can publish there. What they say and we cannot read is theirs to mend, and must not stop the rest.
+            _log.error("an order cannot be read", subject=delivery.subject, code=refusal.problem.code, why=str(refusal))
+            return
+        self._obey(envelope)
+
+    def _obey(self, envelope: Envelope[Message]) -> None:
+        now_ms = self._clock.now_ms()
+        body = envelope.body
+        match body:
+            case JobGranted():
+                self._origins.setdefault(body.attempt, _Origin(envelope.id, envelope.trace))
+                self._do(self._attempts.granted(body, now_ms), body.attempt)
+            case EvictionOrdered():
+                self._origins[body.attempt] = _Origin(envelope.id, envelope.trace)
+                self._do(self._attempts.evicted(body, now_ms), body.attempt)
+            case AttemptStopOrdered():
+                self._origins[body.attempt] = _Origin(envelope.id, envelope.trace)
+                self._do(self._attempts.stopped(body, now_ms), body.attempt)
+            case UsageConfirmed():
+                self._attempts.confirmed(body.attempts)
+                for attempt in body.attempts:
+                    self._origins.pop(attempt, None)
+                self._confirmed.set()
+            case MessageRefused():
+                _log.error("a message of ours was refused", subject=body.subject, code=body.problem.code, why=body.problem.sentence)
+            case _:
+                _log.info("an order of an unknown kind was left alone", type=envelope.type)
+
+    # -------------------------------------------------------------------------------------------------------------- carry out
+
+    def _do(self, actions: Iterable[Action], attempt: str | None = None) -> None:
+        origin = self._origins.get(attempt) if attempt else None
+        for action in actions:
+            match action:
+                case Say():
+                    self._publisher.say(
+                        action.body,
+                        action.occurred_at_ms,
+                        cause=origin.id if origin else None,
+                        trace=origin.trace if origin else None,
+                        replaces=action.replaces,
+                    )
+                case Fetch():
+                    self._spawn(self._fetch(action.attempt))
+                case Start():
+                    self._spawn(self._start(action.launch))
+                case Signal():
+                    self._spawn(self._signal(action))
+                case Wake():
+                    self._spawn(self._wake(action.at_ms))
+
+    def _spawn(self, work: "asyncio._CoroutineLike[None]") -> None:
+        assert self._group is not None, "orders are carried out only while the agent runs"
+        self._group.create_task(work)
+
+    async def _fetch(self, attempt: str) -> None:
+        deadline_s = real_seconds() + self._pace.start_deadline_s
+        detail = f"no payload came within {self._pace.start_deadline_s:g} s"
+        while real_seconds() < deadline_s and attempt in self._attempts.open:
+            try:
+                async with self._fetches:
+                    query = PayloadQuery(attempt=attempt)
+                    reply = await rpc.ask(self._bus, PAYLOAD, self._cluster, query, timeout_s=FETCH_TIMEOUT_S)
+                self._do(self._attempts.payload(attempt, reply.payload), attempt)
+                return
+            except Transient as error:
+                detail = f"no payload came within {self._pace.start_deadline_s:g} s: {error}"
+                await asyncio.sleep(PAUSE_S)
+            except Refusal as refusal:
+                detail = f"admission does not hand out the payload: {refusal}"
+                break
+        self._do(self._attempts.cannot_start(attempt, self._clock.now_ms(), detail), attempt)
+
+    async def _start(self, launch: Launch) -> None:
+        try:
+            started_at_ms = await self._backend.start(launch)
+        except CannotStart as error:
+            self._do(self._attempts.cannot_start(launch.attempt, self._clock.now_ms(), str(error)), launch.attempt)
+        except Exception as error:  # noqa: BLE001 one attempt that trips over its author's mistake must not take down all others
+            _log.error("the backend failed to start an attempt", attempt=launch.attempt, exc_info=error)
+            detail = f"the agent failed to start it: {error!r}"
+            self._do(self._attempts.cannot_start(launch.attempt, self._clock.now_ms(), detail), launch.attempt)
+        else:
+            self._do(self._attempts.started(launch.attempt, started_at_ms, self._clock.now_ms()), launch.attempt)
+
+    async def _signal(self, action: Signal) -> None:
+        send = self._backend.terminate if action.signal == "TERM" else self._backend.kill
+        await send(action.attempt, action.cause)
+
+    async def _wake(self, at_ms: Ms) -> None:
+        await self._clock.sleep_until(at_ms)
+        self._do(self._attempts.due(self._clock.now_ms()))
+
+    # ------------------------------------------------------------------------------------------------------------- regularly
+
+    async def _tick(self) -> None:
+        every_ms = max(self._pace.tick_ms, self._pace.tick_real_ms * self._clock.rate)
+        while True:
+            at_ms = self._clock.now_ms()
+            vitals = await self._backend.observe(at_ms)
+            self._do(self._attempts.tick(at_ms, vitals))
+            await self._clock.sleep_until(at_ms + every_ms)
+
+    async def _resend(self) -> None:
+        """An acknowledged message can still be lost with a server's disk: ends are said again until the ledger has them."""
+        before: set[str] = set()
+        while True:
+            await asyncio.sleep(self._pace.resend_s)
+            endings = self._attempts.unconfirmed
+            for ending in endings:
+                if ending.body.attempt in before:
+                    actions = [Say(tick, tick.at_ms, f"end/{ending.body.attempt}/{at}") for at, tick in enumerate(ending.ticks)]
+                    again = Say(ending.body, ending.body.ended_at_ms, f"end/{ending.body.attempt}")
+                    self._do([*actions, again], ending.body.attempt)
+            before = {ending.body.attempt for ending in endings}
