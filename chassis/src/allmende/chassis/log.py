@@ -12,7 +12,7 @@ Level = Literal["debug", "info", "warning", "error"]
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
     """A logger; events are short past-tense phrases, the facts are keyword arguments."""
-    logger: structlog.stdlib.BoundLogger = structlog.get_logger(logger=name)
+    logger: structlog.stdlib.BoundLogger = structlog.get_logger(module=name)
     return logger
 
 

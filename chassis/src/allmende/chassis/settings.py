@@ -60,8 +60,8 @@ class Loaded(NamedTuple):
 def load(service: str, kind: type[S], environment: Mapping[str, str], file: Path | None) -> tuple[S, Mapping[str, str]]:
     """Fill the settings of a service; returns them, and for each field where it came from.
 
-    ALLMENDE_LEDGER_HTTP_PORT is for the ledger; ALLMENDE_NATS_URL, for a field that every service has, is for all; the service's own
-    wins. An empty variable counts as unset. Lists, tables and structs are written as JSON.
+    ALLMENDE_LEDGER_HTTP_PORT is for the ledger; ALLMENDE_NATS_URL, for a field that every service has, is for all; the service's
+    own wins. An empty variable counts as unset. Lists, tables and structs are written as JSON.
 
     Raises:
         Misconfigured: an unknown name, a missing or impossible value; the sentence names every fault.
