@@ -1,0 +1,56 @@
+"""Wires the ledger: the inbox of ticks, grants and trees, and the answers."""
+
+from allmende.chassis.boot import Chassis
+from allmende.chassis.rpc import endpoint
+from allmende.chassis.worker import Worker
+from allmende.ledger.config import Settings
+from allmende.ledger.handlers.answers import Answers
+from allmende.ledger.handlers.hearing import Hearing
+from allmende.ledger.handlers.rounds import Rounds
+from allmende.ledger.store.booking import BookingStore
+from allmende.ledger.store.reading import ReadingStore
+from allmende.ledger.store.tree import TreeStore
+from allmende.proto import subjects
+from allmende.proto.streams import consumers_of
+
+VERSION = "0.1.0"
+
+
+async def run(chassis: Chassis, settings: Settings) -> None:
+    """Serve until cancelled."""
+    bookings, trees, readings = BookingStore(), TreeStore(), ReadingStore()
+    rounds = Rounds(
+        readings,
+        trees,
+        chassis.clock,
+        chassis.ids,
+        chassis.health,
+        window_ms=settings.window_ms,
+        slice_cap_ms=settings.slice_cap_ms,
+    )
+    worker = Worker(
+        service="ledger",
+        bus=chassis.bus,
+        db=chassis.db,
+        clock=chassis.clock,
+        ids=chassis.ids,
+        health=chassis.health,
+        handle=Hearing(bookings, trees, rounds, chassis.clock, chassis.ids, settings.allowance_ms),
+        consumers=consumers_of("ledger"),
+        batch=settings.batch,
+    )
+    answers = Answers(chassis.db, readings, rounds, chassis.clock, silence_ms=settings.silence_ms)
+    stop = await chassis.bus.answer(
+        "ledger",
+        VERSION,
+        [
+            endpoint(subjects.STANDINGS, answers.standings),
+            endpoint(subjects.POSTINGS, answers.postings),
+            endpoint(subjects.BOOKS, answers.books),
+            endpoint(subjects.LEDGER_STATE, answers.state),
+        ],
+    )
+    try:
+        await worker.run()
+    finally:
+        await stop()

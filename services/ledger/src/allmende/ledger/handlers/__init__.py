@@ -1,0 +1,1 @@
+"""Load, decide, commit, say. The decisions are in `rules`, the SQL in `store`."""

@@ -1,0 +1,105 @@
+"""Answers to questions: standings, postings, books, and how complete the books are. Reads one snapshot; never writes."""
+
+from allmende.chassis.db import Database
+from allmende.chassis.ports import Clock
+from allmende.ledger import wire
+from allmende.ledger.handlers.rounds import Rounds
+from allmende.ledger.ports import Readings
+from allmende.ledger.rules.books import Steps, keep, uncounted
+from allmende.ledger.rules.capacity import levels
+from allmende.ledger.rules.standings import Window
+from allmende.proto.envelope import Refusal
+from allmende.proto.ledger import (
+    CapacityQuery,
+    CapacityReply,
+    LedgerState,
+    LedgerStateQuery,
+    PostingsPage,
+    PostingsQuery,
+    StandingsQuery,
+    StandingsReply,
+)
+from allmende.proto.units import Ms
+
+# About 60 KB of JSON: a reply must fit one message, like everything else.
+STEPS_MAX = 240
+
+
+class Answers:
+    """The ledger's verbs."""
+
+    def __init__(self, db: Database, store: Readings, rounds: Rounds, clock: Clock, *, silence_ms: Ms) -> None:
+        self._db, self._clock, self._rounds, self._store = db, clock, rounds, store
+        # Liveness is real time (contract: start, bus and liveness time-outs do not scale).
+        self._silence_ms = silence_ms * clock.rate
+
+    async def standings(self, caller: str, query: StandingsQuery) -> StandingsReply:
+        """All budgets on one cluster, computed now.
+
+        Raises:
+            Refusal: `unknown_cluster`; `not_ready` while the tree or the capacity is unknown.
+        """
+        async with self._db.reading() as connection:
+            taken = await self._rounds.now(connection, query.cluster, self._clock.now_ms())
+            if taken is None:
+                raise _unknown(query.cluster)
+            if taken.standings is None:
+                raise Refusal("not_ready", f"the tree of budgets or the capacity of {query.cluster!r} is not known yet; ask again")
+            row, standings = taken.row, taken.standings
+            counted = await self._store.counted_grants(connection, query.cluster, row.counted_grants)
+        lines = (wire.standing(row.cluster, standings, each, row.usage_revision, counted) for each in standings.accounts)
+        return StandingsReply(
+            cluster=row.cluster,
+            as_of_ms=standings.as_of_ms,
+            usage_revision=row.usage_revision,
+            available_gpus=standings.available_gpus,
+            standings=tuple(lines),
+        )
+
+    async def postings(self, caller: str, query: PostingsQuery) -> PostingsPage:
+        """Raw postings. A number that is missing was rolled back; a number never comes later than a greater one of its cluster."""
+        async with self._db.reading() as connection:
+            rows = await self._store.postings(connection, query.cluster, query.after, query.limit)
+        more = rows[-1][0] if len(rows) == query.limit else None
+        return PostingsPage(postings=tuple(wire.posting(*row) for row in rows), next_after=more)
+
+    async def books(self, caller: str, query: CapacityQuery) -> CapacityReply:
+        """The books in equal steps, up to 240 a reply. The last step reaches over `to_ms` where the length is no multiple."""
+        wanted = max(-(-(query.to_ms - query.from_ms) // query.step_ms), 0)
+        steps = Steps(query.from_ms, query.step_ms, min(wanted, STEPS_MAX))
+        async with self._db.reading() as connection:
+            reports = await self._store.steps(connection, query.cluster, Window(steps.from_ms, steps.to_ms))
+            posted = await self._store.posted_by_step(connection, query.cluster, steps) if steps.total else {}
+            lives, rests = await self._store.lives(connection, query.cluster, steps)
+        now_ms = self._clock.now_ms()
+        capacity = levels(reports, steps.from_ms, min(steps.to_ms, max(now_ms, steps.from_ms)))
+        rows = keep(steps, capacity, posted, [*rests, *uncounted(lives, now_ms)])
+        return CapacityReply(
+            buckets=tuple(wire.books(row) for row in rows), next_from_ms=steps.to_ms if wanted > steps.total else None
+        )
+
+    async def state(self, caller: str, query: LedgerStateQuery) -> LedgerState:
+        """Counts over the books; `oldest_gap_ms`: how long the running attempt that is silent for longest has been, if over 30 s.
+
+        Raises:
+            Refusal: `unknown_cluster`.
+        """
+        async with self._db.reading() as connection:
+            if await self._store.one_cluster(connection, query.cluster) is None:
+                raise _unknown(query.cluster)
+            row = await self._store.state(connection, query.cluster)
+            sign_ms = await self._store.last_sign_ms(connection, query.cluster)
+        gap_ms = 0 if sign_ms is None else self._clock.now_ms() - sign_ms
+        return LedgerState(
+            cluster=query.cluster,
+            postings=row.postings,
+            posted_gpu_ms=row.posted_gpu_ms,
+            open_attempts=row.open_attempts,
+            unattributed_counters=row.unattributed,
+            quarantined=row.faults,
+            oldest_gap_ms=gap_ms if gap_ms > self._silence_ms else None,
+        )
+
+
+def _unknown(cluster: str) -> Refusal:
+    return Refusal("unknown_cluster", f"no node of a cluster {cluster!r} was ever reported; `allmende nodes` lists what is known")

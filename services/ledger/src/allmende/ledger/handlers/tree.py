@@ -1,0 +1,39 @@
+"""Reads whole revisions of the tree into the history of shares. Never believes half a revision."""
+
+from allmende.chassis.db import Transaction
+from allmende.ledger.model import Share
+from allmende.ledger.ports import Trees
+from allmende.ledger.rules.tree import Revision, is_whole, succeed
+from allmende.proto.budget import Budget
+from allmende.proto.units import Ms
+
+
+async def read_in(tx: Transaction, store: Trees) -> None:
+    """Read in every announced revision that is whole by now.
+
+    With several replicas an older revision may become whole after a newer one was read in; the history is then derived anew.
+    """
+    ready: list[tuple[Revision, dict[str, Budget]]] = []
+    for revision in await store.pending(tx):
+        definitions = await store.definitions(tx, revision.revision)
+        if is_whole(revision, definitions):
+            ready.append((revision, definitions))
+    if not ready:
+        return
+    last = await store.last_in_force(tx)
+    if last is not None and ready[0][0].revision < last[0]:
+        applied = await store.applied(tx)
+        ready += [(revision, await store.definitions(tx, revision.revision)) for revision in applied]
+        await store.forget_shares(tx)
+        last = None
+    await _apply(tx, store, sorted(ready, key=lambda each: each[0].revision), 0 if last is None else last[1])
+
+
+async def _apply(tx: Transaction, store: Trees, ready: list[tuple[Revision, dict[str, Budget]]], not_before_ms: Ms) -> None:
+    shares: dict[str, Share] = await store.open_shares(tx)
+    for revision, definitions in ready:
+        not_before_ms = max(not_before_ms, revision.effective_from_ms)
+        change = succeed(shares, definitions, revision.revision, not_before_ms)
+        await store.apply(tx, revision.revision, change)
+        shares = {name: share for name, share in shares.items() if name not in change.ended}
+        shares |= {share.budget: share for share in change.begun}

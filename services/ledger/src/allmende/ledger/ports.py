@@ -1,0 +1,132 @@
+"""What the handlers need of the store, as protocols. Never a driver's type but the chassis' transaction."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from allmende.chassis.db import Connection, Transaction
+from allmende.ledger.model import (
+    Attempt,
+    AttemptKey,
+    ClusterRow,
+    Counter,
+    Fault,
+    Life,
+    Live,
+    NodeStep,
+    Piece,
+    Posting,
+    ReplicaKey,
+    Share,
+    StateRow,
+)
+from allmende.ledger.rules.books import Steps
+from allmende.ledger.rules.posting import BucketKey
+from allmende.ledger.rules.standings import Charges, Era, Tree, Window
+from allmende.ledger.rules.tree import Revision, Succession
+from allmende.proto.budget import Budget, BudgetChanged
+from allmende.proto.units import GpuMs, Ms
+
+
+class Bookings(Protocol):
+    """Reads and writes of a batch."""
+
+    async def lock(self, tx: Transaction, clusters: Iterable[str]) -> None:
+        """Lock clusters, always in the order of their names, so that two replicas never wait for one another in a circle."""
+
+    async def attempts(self, tx: Transaction, names: Iterable[str]) -> dict[AttemptKey, Attempt]:
+        """What is known of attempts, on whichever cluster."""
+
+    async def counters_of_replicas(self, tx: Transaction, keys: Iterable[ReplicaKey]) -> list[Counter]:
+        """All epochs of some replicas."""
+
+    async def counters_of_attempts(self, tx: Transaction, keys: Iterable[AttemptKey]) -> list[Counter]:
+        """All counters of some attempts."""
+
+    async def save_attempts(self, tx: Transaction, attempts: Iterable[Attempt]) -> None:
+        """Write attempts as they are now known."""
+
+    async def save_counters(self, tx: Transaction, counters: Sequence[Counter]) -> None:
+        """Write counters as they now stand."""
+
+    async def add_postings(self, tx: Transaction, postings: Sequence[Posting], buckets: Mapping[BucketKey, GpuMs]) -> None:
+        """Add postings, and their amounts to the buckets."""
+
+    async def add_faults(self, tx: Transaction, faults: Iterable[Fault], now_ms: Ms) -> None:
+        """Keep what was not counted; several of one thing and code count up in one row."""
+
+    async def add_steps(self, tx: Transaction, steps: Sequence[NodeStep]) -> None:
+        """Keep nodes' reports; of two for one instant the one with the greater seq stands."""
+
+
+class Trees(Protocol):
+    """The tree's history."""
+
+    async def lock(self, tx: Transaction) -> None:
+        """Only one replica reads in revisions at a time."""
+
+    async def keep(self, tx: Transaction, changes: Iterable[BudgetChanged], revisions: Iterable[Revision]) -> None:
+        """Keep what was said of the tree; what is known already stays."""
+
+    async def pending(self, tx: Transaction) -> list[Revision]:
+        """Announced revisions that are not read in yet, oldest first."""
+
+    async def applied(self, tx: Transaction) -> list[Revision]:
+        """Revisions that were read in, oldest first."""
+
+    async def definitions(self, tx: Transaction, revision: int) -> dict[str, Budget]:
+        """The budgets of a revision, as far as they were said."""
+
+    async def last_in_force(self, tx: Transaction) -> tuple[int, Ms] | None:
+        """The newest revision read in, and since when it holds."""
+
+    async def open_shares(self, tx: Transaction) -> dict[str, Share]:
+        """The shares without an end."""
+
+    async def forget_shares(self, tx: Transaction) -> None:
+        """Drop the derived history, to derive it anew."""
+
+    async def apply(self, tx: Transaction, revision: int, change: Succession) -> None:
+        """Let a revision's shares succeed those in force. A share that would have held for no time at all is not kept."""
+
+    async def tree(self, connection: Connection, from_ms: Ms, now_ms: Ms) -> Tree:
+        """The revision in force at `now_ms` and the shares of `[from_ms, now_ms]`."""
+
+
+class Readings(Protocol):
+    """Reads for standings and answers."""
+
+    async def clusters(self, connection: Connection) -> list[ClusterRow]:
+        """All clusters that have reported a node, by name."""
+
+    async def one_cluster(self, connection: Connection, cluster: str) -> ClusterRow | None:
+        """One of them."""
+
+    async def counted_grants(self, connection: Connection, cluster: str, before: int) -> int:
+        """The greatest grant_seq up to which all grants are known, at least `before`."""
+
+    async def save_round(self, tx: Transaction, row: ClusterRow) -> None:
+        """Remember a round as the newest."""
+
+    async def steps(self, connection: Connection, cluster: str, window: Window) -> list[NodeStep]:
+        """The nodes' reports that say the capacity of a window."""
+
+    async def charged(self, connection: Connection, cluster: str, era: Era) -> Charges:
+        """What was posted to each budget in the buckets of an era."""
+
+    async def live(self, connection: Connection, cluster: str, from_ms: Ms) -> list[Live]:
+        """Granted attempts that have not ended; their rests from `from_ms` on."""
+
+    async def postings(self, connection: Connection, cluster: str, after: int, limit: int) -> list[tuple[int, Posting]]:
+        """Postings in the order of their numbers, those behind `after`."""
+
+    async def posted_by_step(self, connection: Connection, cluster: str, steps: Steps) -> dict[tuple[int, str], GpuMs]:
+        """GPU-ms of postings in each step."""
+
+    async def lives(self, connection: Connection, cluster: str, steps: Steps) -> tuple[Sequence[Life], Sequence[Piece]]:
+        """The attempts that touch the steps, and what their counters hold beyond their postings."""
+
+    async def state(self, connection: Connection, cluster: str) -> StateRow:
+        """Counts over the books."""
+
+    async def last_sign_ms(self, connection: Connection, cluster: str) -> Ms | None:
+        """When the replica that is silent for longest was last heard of; None when nothing runs."""

@@ -1,0 +1,135 @@
+"""Messages to values and back. Never decides and never reads a table."""
+
+from collections.abc import Iterable, Sequence
+
+from allmende.ledger.model import (
+    Account,
+    Ended,
+    Fact,
+    Fault,
+    Grant,
+    Granted,
+    NodeStep,
+    Posting,
+    Protected,
+    Reading,
+    Round,
+    Started,
+)
+from allmende.ledger.rules.books import Books
+from allmende.ledger.rules.tree import Revision
+from allmende.proto import ledger
+from allmende.proto.admission import AttemptProtected, JobGranted
+from allmende.proto.agent import AttemptEnded, AttemptStarted, Counter, NodeReported
+from allmende.proto.budget import RevisionComplete
+from allmende.proto.message import MessageRefused, Problem
+from allmende.proto.subjects import publisher_of
+from allmende.proto.units import Ms
+
+# At most this many counters or attempts in one usage.confirmed.
+CONFIRMED_MAX = 512
+
+
+def readings(event: str, cluster: str, counters: Iterable[Counter], sent_at_ms: Ms, *, final: bool) -> list[Reading]:
+    """The counters of a tick or an end."""
+    return [
+        Reading(event, cluster, c.attempt, c.replica, c.epoch, c.seq, c.since_ms, c.held_ms, c.used_gpu_ms, sent_at_ms, final)
+        for c in counters
+    ]
+
+
+def fact(event: str, body: JobGranted | AttemptStarted | AttemptProtected | AttemptEnded) -> Fact:
+    """What a message says of an attempt's life."""
+    match body:
+        case JobGranted():
+            replicas = sum(placed.replicas for placed in body.placement)
+            grant = Grant(body.job, body.budget, body.gpus_per_replica, replicas, body.slice_ms, body.granted_at_ms, body.grant_seq)
+            return Granted(event, body.cluster, body.attempt, grant)
+        case AttemptStarted():
+            return Started(event, body.cluster, body.attempt, body.started_at_ms)
+        case AttemptProtected():
+            return Protected(event, body.cluster, body.attempt, body.started_at_ms, body.protected_until_ms)
+        case AttemptEnded():
+            return Ended(event, body.cluster, body.attempt, body.ended_at_ms, body.outcome)
+
+
+def step(body: NodeReported) -> NodeStep:
+    """A node's report."""
+    return NodeStep(body.cluster, body.node, body.at_ms, body.seq, body.installed_gpus, body.healthy_gpus)
+
+
+def revision(body: RevisionComplete) -> Revision:
+    """A revision as announced."""
+    return Revision(body.revision, body.effective_from_ms, body.budgets, body.digest)
+
+
+def refused(subject: str, stream: str, stream_seq: int, message: str, faults: Sequence[Fault]) -> MessageRefused:
+    """The word to the publisher: the first fault's code; the sentence tells how many there are. The rest of the message counts."""
+    first = faults[0]
+    more = f" (and {len(faults) - 1} more faults in this message)" if len(faults) > 1 else ""
+    return MessageRefused(
+        service="ledger",
+        publisher=publisher_of(subject),
+        subject=subject,
+        stream=stream,
+        stream_seq=stream_seq,
+        message=message,
+        problem=Problem(code=first.code, sentence=(first.sentence + more)[:1_000]),
+    )
+
+
+def confirmations(confirmed: Iterable[tuple[str, str]]) -> list[ledger.UsageConfirmed]:
+    """One message a cluster, or several where there are very many. Attempts come as (cluster, attempt)."""
+    by_cluster: dict[str, list[str]] = {}
+    for cluster, attempt in confirmed:
+        by_cluster.setdefault(cluster, []).append(attempt)
+    return [
+        ledger.UsageConfirmed(cluster=cluster, attempts=tuple(attempts[start : start + CONFIRMED_MAX]))
+        for cluster, attempts in by_cluster.items()
+        for start in range(0, len(attempts), CONFIRMED_MAX)
+    ]
+
+
+def standing(cluster: str, taken: Round, account: Account, usage_revision: int, counted_grants: int) -> ledger.UsageStanding:
+    """One budget's line of a round."""
+    return ledger.UsageStanding(
+        cluster=cluster,
+        budget=account.budget,
+        as_of_ms=taken.as_of_ms,
+        usage_revision=usage_revision,
+        tree_revision=taken.tree_revision,
+        counted_grants=counted_grants,
+        charged_gpu_ms=account.charged_gpu_ms,
+        held_gpu_ms=account.held_gpu_ms,
+        entitlement_gpu_ms=account.entitlement_gpu_ms,
+        available_gpus=taken.available_gpus,
+    )
+
+
+def posting(number: int, row: Posting) -> ledger.Posting:
+    """A posting for people and audits."""
+    return ledger.Posting(
+        number=number,
+        attempt=row.attempt,
+        replica=row.replica,
+        epoch=row.epoch,
+        from_ms=row.from_ms,
+        to_ms=row.to_ms,
+        gpus=row.gpus,
+        budget=row.budget,
+        amount_gpu_ms=row.amount_gpu_ms,
+    )
+
+
+def books(row: Books) -> ledger.BucketBooks:
+    """One step of the books."""
+    return ledger.BucketBooks(
+        from_ms=row.from_ms,
+        installed_gpu_ms=row.installed,
+        available_gpu_ms=row.available,
+        allocated_gpu_ms=row.allocated,
+        unallocated_gpu_ms=row.unallocated,
+        starting_gpu_ms=row.starting,
+        unknown_gpu_ms=row.unknown,
+        idle_gpu_ms=row.idle,
+    )
