@@ -1,7 +1,7 @@
 """Standings: who has had how much of what they are owed, for every budget of the tree (contract §1, §3).
 
 charged: over the window, whole buckets and the current one, with what counters hold beyond their postings. Charges stay on the
-path that was in force when their bucket began. held: what is left of granted slices, on today's path. Unallocated: charged to nobody.
+path that was in force when their bucket began. held: what is left of granted slices, on today's path. Unallocated: for nobody.
 """
 
 from collections import defaultdict
