@@ -1,12 +1,12 @@
 """Availability, occupancy and the unallocated share, as contract §10 defines them, from the cluster's own log. Pure.
 
-Amounts are integers; a quotient is taken last, and only to be shown.
+Amounts are integers; quotients are taken elsewhere, last, and only to be shown.
 """
 
 from typing import NamedTuple
 
 from allmende.agent.audit.history import History, held_gpu_ms, overlap_ms
-from allmende.proto.units import GpuMs, Ms
+from allmende.proto.units import HOUR_MS, GpuMs, Ms
 
 
 class Amounts(NamedTuple):
@@ -43,6 +43,10 @@ def amounts(history: History, from_ms: Ms, to_ms: Ms) -> Amounts:
     return Amounts(installed, available, allocated, unallocated, lost)
 
 
-def quotient(part: int, whole: int) -> float | None:
-    """`part / whole` for people; None where there is no whole."""
-    return part / whole if whole else None
+def available_by_hour(history: History, from_ms: Ms, to_ms: Ms) -> dict[int, GpuMs]:
+    """Available GPU-ms by hour (number of hours since the epoch) of `[from_ms, to_ms)`."""
+    hours: dict[int, GpuMs] = {}
+    for hour in range(from_ms // HOUR_MS, -(-to_ms // HOUR_MS)):
+        since_ms, until_ms = max(from_ms, hour * HOUR_MS), min(to_ms, (hour + 1) * HOUR_MS)
+        hours[hour] = sum(part.healthy_gpus * overlap_ms(part.from_ms, part.to_ms, since_ms, until_ms) for part in history.capacity)
+    return hours

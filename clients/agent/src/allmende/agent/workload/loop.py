@@ -21,9 +21,10 @@ UNALLOCATED_PERMILLE = 375
 
 
 class Request(NamedTuple):
-    """A job to submit now."""
+    """A job to submit now; `team` is who wants it, also where no budget pays."""
 
     body: JobSubmitted
+    team: str
     gpus: int
     debug: bool
 
@@ -104,4 +105,4 @@ class Loop:
         body = submission(shape, user=user, job=job, budget=budget, name=f"{account.team.budget}-{self._number}")
         account.asked_gpus += shape.gpus
         self._open[job] = (account, shape.gpus)
-        return Request(body, shape.gpus, shape.debug)
+        return Request(body, account.team.budget, shape.gpus, shape.debug)
