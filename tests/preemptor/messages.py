@@ -154,6 +154,7 @@ def raised(
     hold: int = 0,
     usage_revision: int = 1,
     tree_revision: int = 1,
+    avoid: tuple[str, ...] = (),
 ) -> admission.ClaimRaised:
     """Claim `number + 5000` for job `number + 6000`."""
     return admission.ClaimRaised(
@@ -173,6 +174,7 @@ def raised(
         fence=fence,
         tree_revision=tree_revision,
         usage_revision=usage_revision,
+        avoid_nodes=avoid,
     )
 
 

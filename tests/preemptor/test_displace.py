@@ -260,6 +260,20 @@ TABLE: dict[str, dict[str, Any]] = {
     "a model that no node has evicts nobody": row(
         attempts=VICTIM, claim=claim("vision", model="h10"), ratios={"vision": 62, "nlp": 131}, code="does_not_fit"
     ),
+    "nodes that admission avoids for the job are not cleared for it": row(
+        attempts=[attempt("a", "nlp", {"n1": 8}, saved_ago_ms=0), attempt("b", "nlp", {"n2": 8})],
+        claim=claim("vision")._replace(avoid_nodes=("n1",)),
+        ratios={"vision": 62, "nlp": 131},
+        nodes=TWO,
+        victims={"b"},
+    ),
+    "one plan evicts at most 300": row(
+        attempts=[attempt(f"a{i:03d}", "nlp", {"n1": 1}) for i in range(301)],
+        claim=claim("vision", replicas=1, gpus=301),
+        ratios={"vision": 62, "nlp": 131},
+        nodes=[node("n1", 301)],
+        code="too_many_victims",
+    ),
     "only nodes of the model asked for are cleared": row(
         attempts=[attempt("a", "nlp", {"n1": 8}, saved_ago_ms=0), attempt("b", "nlp", {"n2": 8})],
         claim=claim("vision", model="h100"),

@@ -10,7 +10,7 @@ import pytest
 from allmende.chassis.embedded import PostgresServer
 from allmende.chassis.errors import action_for
 from allmende.chassis.fakes import ManualClock
-from allmende.preemptor import handlers
+from allmende.preemptor import handlers, wire
 from allmende.preemptor.errors import InvariantBroken
 from allmende.proto.budget import Budget
 from allmende.proto.message import Message
@@ -265,6 +265,20 @@ async def test_protection_is_written_once(ear: Ear) -> None:
     await ear.hear(protected(1, START_MS))
     assert await ear.hear() == []
     assert ear.wake_at_ms == START_MS + HOUR_MS
+
+
+async def test_what_the_job_avoids_is_remembered_while_its_claim_waits(ear: Ear) -> None:
+    await ear.hear(*FULL, raised(newest=2, usage_revision=2, avoid=("n1", "n9")))
+    assert evicted(await ear.hear(*standings(revision=2))) == [id_of(2)]
+
+
+async def test_a_plan_that_no_message_can_hold_is_no_plan(ear: Ear, monkeypatch: pytest.MonkeyPatch) -> None:
+    await ear.hear(*FULL)
+    monkeypatch.setattr(wire, "fits", lambda body: False)
+    said = await ear.hear(raised(newest=2))
+    assert [(it.code, it.plan) for it in said] == [("answer_too_large", None)]
+    monkeypatch.undo()
+    assert evicted(await ear.hear(raised(2, newest=2))) == [id_of(1)]
 
 
 async def test_two_replicas_answer_once(ear: Ear) -> None:

@@ -184,6 +184,7 @@ ADMISSION: tuple[Message, ...] = (
         fence=2,
         tree_revision=3,
         usage_revision=1_234,
+        avoid_nodes=("gpu-007",),
     ),
     ClaimWithdrawn(cluster="c1", claim=CLAIM, job=JOB, reason="timed_out"),
 )

@@ -151,6 +151,8 @@ class ClaimRaised(Message, frozen=True, kw_only=True):
     fence: Sequence
     tree_revision: Sequence
     usage_revision: Sequence
+    avoid_nodes: Annotated[tuple[Name, ...], Meta(max_length=256)] = ()
+    """Nodes that admission would not place the job on (they failed to start it): room there would be made for nothing."""
 
 
 class ClaimWithdrawn(Message, frozen=True, kw_only=True):

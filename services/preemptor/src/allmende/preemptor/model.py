@@ -88,6 +88,7 @@ class Claim(NamedTuple):
     fence: int
     tree_revision: int
     usage_revision: int
+    avoid_nodes: tuple[str, ...] = ()
 
 
 class Snapshot(NamedTuple):

@@ -3,13 +3,27 @@
 Every method is one or two statements whatever the size of the batch.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import asyncpg
 
 from allmende.chassis.db import Connection, load_queries
-from allmende.preemptor.model import Attempt, Claim, Counted, Expired, Facts, Granted, Heard, Node, Planned, Progress, Waiting
+from allmende.preemptor.model import (
+    Attempt,
+    Claim,
+    ClaimRow,
+    Counted,
+    Expired,
+    Facts,
+    Granted,
+    Heard,
+    Node,
+    NodeGpus,
+    Planned,
+    Progress,
+    Waiting,
+)
 from allmende.proto.standing import Standing
 from allmende.proto.units import DAY_MS, Ms
 
@@ -52,7 +66,7 @@ class Store:
         await self._hear_nodes(heard, now_ms, rate)
         await self._write("save_checkpoints", [(*key, at_ms) for key, at_ms in heard.checkpoints.items()])
         await self._write("set_standings", list(heard.standings.values()))
-        await self._write("add_claims", [(*row.claim, row.stream_seq, row.message) for row in heard.claims.values()])
+        await self._write("add_claims", [_claim_row(row) for row in heard.claims.values()])
         if heard.ended_claims:
             await self._write("end_claims", sorted(heard.ended_claims), now_ms)
             await self._connection.execute(_SQL["prune_claims"], now_ms - KEEP_MS)
@@ -91,7 +105,11 @@ class Store:
     async def waiting_claims(self, cluster: str) -> list[Waiting]:
         """Claims without an answer, in the order in which admission raised them."""
         rows = await self._connection.fetch(_SQL["waiting_claims"], cluster)
-        return [Waiting(Claim(**{name: row[name] for name in Claim._fields}), row["message"]) for row in rows]
+        claims = (Claim(**{name: row[name] for name in Claim._fields}) for row in rows)
+        return [
+            Waiting(claim._replace(avoid_nodes=tuple(row["avoid_nodes"].split())), row["message"])
+            for claim, row in zip(claims, rows, strict=True)
+        ]
 
     async def progress(self, cluster: str, tree_revision: int | None) -> Progress:
         """How far the cluster has been heard."""
@@ -104,12 +122,14 @@ class Store:
         fetch = self._connection.fetch
         nodes = await fetch(_SQL["nodes"], cluster, silent_after_ms)
         attempts = await fetch(_SQL["attempts"], cluster)
+        held = {row["attempt"]: tuple(zip(row["nodes"], row["gpus"], strict=True)) for row in await fetch(_SQL["held"], cluster)}
+        saved = {row["attempt"]: tuple(row["saved"]) for row in await fetch(_SQL["checkpoints"], cluster)}
         promised = await fetch(_SQL["promised"], cluster)
         standings = await fetch(_SQL["standings"], cluster)
         planned = await fetch(_SQL["planned_holds"], cluster)
         return Facts(
             tuple(Node(*row) for row in nodes),
-            tuple(_attempt(row) for row in attempts),
+            tuple(_attempt(row, held.get(row["attempt"], ()), saved.get(row["attempt"], ())) for row in attempts),
             tuple(Granted(row["budget"], row["hold_gpu_ms"], row["grant_seq"]) for row in attempts if row["budget"] is not None),
             {row["node"]: row["gpus"] for row in promised},
             {row[0]: Counted(Standing(row[1], row[2]), row[3]) for row in standings},
@@ -144,21 +164,22 @@ class Store:
         return due
 
 
-def _attempt(row: asyncpg.Record) -> Attempt:
+def _claim_row(row: ClaimRow) -> tuple[Any, ...]:
+    # A column of lists does not travel beside others, so the names go as one text.
+    return (*row.claim[:-1], " ".join(row.claim.avoid_nodes), row.stream_seq, row.message)
+
+
+def _attempt(row: asyncpg.Record, held: tuple[NodeGpus, ...], saved_at_ms: tuple[Ms, ...]) -> Attempt:
     return Attempt(
         attempt=row["attempt"],
         job=row["job"],
         budget=row["budget"],
-        held=_pairs(row["nodes"], row["gpus"]),
+        held=held,
         replicas=row["replicas"],
         gpus_per_replica=row["gpus_per_replica"],
         priority=row["priority"],
         started_at_ms=row["started_at_ms"],
         protected_until_ms=row["protected_until_ms"],
-        saved_at_ms=tuple(row["saved"]),
-        leaving=row["leaving"],
+        saved_at_ms=saved_at_ms,
+        leaving=row["leaving_plan"] is not None,
     )
-
-
-def _pairs(nodes: Iterable[str], gpus: Iterable[int]) -> tuple[tuple[str, int], ...]:
-    return tuple(zip(nodes, gpus, strict=True))

@@ -106,6 +106,8 @@ CREATE TABLE claim (
     fence bigint NOT NULL,
     tree_revision bigint NOT NULL,
     usage_revision bigint NOT NULL,
+    -- Names, with a space between: a name has none.
+    avoid_nodes text NOT NULL,
     -- The order in which admission raised them: its fair order.
     stream_seq bigint NOT NULL,
     message text NOT NULL,

@@ -12,8 +12,12 @@ from allmende.proto.placement import Room
 
 
 def usable(snapshot: Snapshot, claim: Claim) -> dict[str, Node]:
-    """Nodes that may take the claimant: heard of lately, with healthy GPUs, of the model it asks for."""
-    return {node.node: node for node in snapshot.nodes if node.heard and node.healthy > 0 and claim.gpu_model in (None, node.model)}
+    """Nodes that may take the claimant: heard of lately, with healthy GPUs, of the model it asks for, not avoided by it."""
+    return {
+        node.node: node
+        for node in snapshot.nodes
+        if node.heard and node.healthy > 0 and claim.gpu_model in (None, node.model) and node.node not in claim.avoid_nodes
+    }
 
 
 def free_by_node(snapshot: Snapshot, nodes: Mapping[str, Node]) -> dict[str, int]:

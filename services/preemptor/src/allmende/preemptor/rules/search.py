@@ -89,6 +89,8 @@ class _Field:
         self.free = dict(free)
         self.wanted = wanted
         self.steps = steps
+        # With gangs gone, fewer are missing; never more.
+        self.most = wanted.replicas - capacity(free, wanted.gpus_per_replica)
         self._local: dict[str, list[Candidate]] = {}
         for candidate in singles:
             self._local.setdefault(candidate.held[0][0], []).append(candidate)
@@ -111,7 +113,7 @@ class _Field:
     def _prices_of(self, node: str, free: int, missing: int) -> Prices:
         key = (node, free)
         if key not in self._prices:
-            self._prices[key] = prices_of_node(free, self._local[node], self.wanted.gpus_per_replica, self.steps)
+            self._prices[key] = prices_of_node(free, self._local[node], self.wanted.gpus_per_replica, self.most, self.steps)
         return self._prices[key][:missing]
 
 
@@ -125,26 +127,29 @@ def after(free: Mapping[str, int], gone: Iterable[Candidate]) -> dict[str, int]:
     return result
 
 
-def prices_of_node(free: int, local: Sequence[Candidate], gpus_per_replica: int, steps: _Steps) -> Prices:
-    """The cheapest way to gain each number of replicas on one node: a knapsack over the GPUs that must be freed there."""
+def prices_of_node(free: int, local: Sequence[Candidate], gpus_per_replica: int, most: int, steps: _Steps) -> Prices:
+    """The cheapest way to gain 1 to `most` replicas on one node: a knapsack over the GPUs that must be freed there."""
     fit_now = max(0, free) // gpus_per_replica
-    all_gone = free + sum(gpus for candidate in local for _, gpus in candidate.held)
-    gains = max(0, all_gone) // gpus_per_replica - fit_now
+    held = sum(candidate.held[0][1] for candidate in local)
+    gains = min(most, max(0, free + held) // gpus_per_replica - fit_now)
     if gains <= 0:
         return ()
-    most = (fit_now + gains) * gpus_per_replica - free
-    steps.take(len(local) * most)
-    cheapest: list[Bundle | None] = [None] * (most + 1)
+    missing = [(fit_now + gain) * gpus_per_replica - free for gain in range(1, gains + 1)]
+    if missing[0] == held:
+        # The usual case of a whole node: everybody must go, and there is nothing to choose.
+        steps.take(len(local))
+        return (_together(Bundle(candidate.cost, (candidate,)) for candidate in local),)
+    steps.take(len(local) * missing[-1])
+    cheapest: list[Bundle | None] = [None] * (missing[-1] + 1)
     cheapest[0] = NOTHING
     for candidate in local:
         gpus = candidate.held[0][1]
-        for freed in range(most, 0, -1):
+        for freed in range(missing[-1], 0, -1):
             before = cheapest[max(0, freed - gpus)]
             if before is not None:
                 cheapest[freed] = _cheaper(before, candidate.cost, (candidate,), cheapest[freed])
     # cheapest[n] frees at least n: what reaches beyond the edge was counted at the edge.
-    reached = (cheapest[(fit_now + gain) * gpus_per_replica - free] for gain in range(1, gains + 1))
-    return tuple(bundle for bundle in reached if bundle is not None)
+    return tuple(bundle for gpus in missing if (bundle := cheapest[gpus]) is not None)
 
 
 def _cheaper(before: Bundle, cost: Cost, more: tuple[Candidate, ...], rival: Bundle | None) -> Bundle:
