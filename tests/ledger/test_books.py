@@ -35,7 +35,9 @@ async def test_an_end_that_is_said_again_is_confirmed_again_and_posts_nothing(la
 
 async def test_usage_of_an_unknown_attempt_waits_for_its_grant(lab: Lab) -> None:
     desk = await desk_of(lab)
-    said = await desk.hear(node(), tick(counter(1, 600_000, 1, gpus=2)), ended(1, START_MS + 900_000, counter(1, 900_000, 2, gpus=2)))
+    said = await desk.hear(
+        node(), tick(counter(1, 600_000, 1, gpus=2)), ended(1, START_MS + 900_000, counter(1, 900_000, 2, gpus=2))
+    )
     assert not [body for body in said if isinstance(body, UsageConfirmed)]
     state = await desk.state()
     assert (state.unattributed_counters, state.posted_gpu_ms) == (1, 0)

@@ -21,8 +21,9 @@ from allmende.proto.ledger import (
 )
 from allmende.proto.units import Ms
 
-# About 60 KB of JSON: a reply must fit one message, like everything else.
-STEPS_MAX = 240
+# A reply must fit one message of 64 KiB: a posting with the longest names and numbers has 280 bytes, a step of the books 310.
+POSTINGS_MAX = 230
+STEPS_MAX = 200
 
 
 class Answers:
@@ -57,14 +58,15 @@ class Answers:
         )
 
     async def postings(self, caller: str, query: PostingsQuery) -> PostingsPage:
-        """Raw postings. A number that is missing was rolled back; a number never comes later than a greater one of its cluster."""
+        """Raw postings, up to 230 a reply. A number that is missing was rolled back; a number never comes later than a greater one of its cluster."""
+        limit = min(query.limit, POSTINGS_MAX)
         async with self._db.reading() as connection:
-            rows = await self._store.postings(connection, query.cluster, query.after, query.limit)
-        more = rows[-1][0] if len(rows) == query.limit else None
+            rows = await self._store.postings(connection, query.cluster, query.after, limit)
+        more = rows[-1][0] if len(rows) == limit else None
         return PostingsPage(postings=tuple(wire.posting(*row) for row in rows), next_after=more)
 
     async def books(self, caller: str, query: CapacityQuery) -> CapacityReply:
-        """The books in equal steps, up to 240 a reply. The last step reaches over `to_ms` where the length is no multiple."""
+        """The books in equal steps, up to 200 a reply. The last step reaches over `to_ms` where the length is no multiple."""
         wanted = max(-(-(query.to_ms - query.from_ms) // query.step_ms), 0)
         steps = Steps(query.from_ms, query.step_ms, min(wanted, STEPS_MAX))
         async with self._db.reading() as connection:

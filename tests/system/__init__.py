@@ -1,0 +1,1 @@
+"""Several services, or one of them with everybody else played, over real servers."""

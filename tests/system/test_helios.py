@@ -1,0 +1,276 @@
+"""The ledger alone, as a process over the real bus, fed a month of a real cluster: 16 budgets, 856 GPUs, a row a minute.
+
+The totals were computed independently (expected_totals.json). Everything that is held against them is computed from postings.
+"""
+
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+from allmende.chassis.clock import parse_clock
+from allmende.chassis.errors import Transient
+from allmende.chassis.ports import Bus
+from allmende.chassis.rpc import ask
+from allmende.proto import subjects
+from allmende.proto.envelope import Refusal
+from allmende.proto.ledger import CapacityQuery, LedgerState, LedgerStateQuery, Posting, PostingsQuery
+from allmende.proto.subjects import Role
+from allmende.proto.units import DAY_MS, MINUTE_MS
+from tests.ledger.gauges import (
+    CLUSTER,
+    ORIGIN_MS,
+    TRACE,
+    Gauges,
+    Parcel,
+    attempts_of,
+    make_gauges,
+    minutes_of,
+    opening,
+    parcel,
+    read_helios,
+)
+from tests.servers import Lab
+
+WINDOW = 512
+needs_trace = pytest.mark.skipif(
+    not (TRACE / "helios_earth_vc_ticks").is_dir(),
+    reason="the Helios trace is not here: it belongs in ../shared/traces beside the repository",
+)
+
+
+class Theatre:
+    """Everybody but the ledger."""
+
+    def __init__(self, lab: Lab, busses: dict[Role, Bus], clock: str) -> None:
+        self.lab, self.clock_text, self.clock = lab, clock, parse_clock(clock)
+        self._busses = busses
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """A ledger as a process of its own."""
+        command = [sys.executable, "-m", "allmende.ledger"]
+        with (self.lab.directory / "ledger.log").open("ab") as log:
+            process = subprocess.Popen(command, env=self.lab.env("ledger", self.clock_text), stdout=log, stderr=log)
+        self._processes.append(process)
+        return process
+
+    def stop(self) -> None:
+        """End what still runs; a ledger must never have ended by itself."""
+        for process in self._processes:
+            assert process.poll() in (None, -signal.SIGKILL), (self.lab.directory / "ledger.log").read_text()[-3_000:]
+            process.kill()
+            process.wait()
+
+    async def publish(self, parcels: Iterable[Parcel]) -> None:
+        """Store all on the server."""
+        by_role: dict[Role, list[Any]] = {}
+        for each in parcels:
+            by_role.setdefault(each.role, []).append(each.outgoing)
+        for role, outgoing in by_role.items():
+            failed = [error for error in await self._busses[role].publish_many(outgoing) if error is not None]
+            assert not failed, failed[:3]
+
+    async def ask(self, row: subjects.Request, request: Any) -> Any:
+        """Ask the ledger as an operator, patiently: it may be starting."""
+        until = time.monotonic() + 30
+        while True:
+            try:
+                return await ask(self._busses["operator"], row, "olga", request)
+            except (Transient, Refusal) as error:
+                if not isinstance(error, Transient) and error.problem.code != "unknown_cluster":
+                    raise
+                if time.monotonic() > until:
+                    raise
+                await asyncio.sleep(0.2)
+
+    async def until_settled(self, amount_gpu_ms: int, wait_s: float) -> LedgerState:
+        """Wait until the books have this amount, or more."""
+        until = time.monotonic() + wait_s
+        while True:
+            state: LedgerState = await self.ask(subjects.LEDGER_STATE, LedgerStateQuery(cluster=CLUSTER))
+            if state.posted_gpu_ms >= amount_gpu_ms and not state.open_attempts:
+                return state
+            assert time.monotonic() < until, state
+            await asyncio.sleep(0.5)
+
+    async def postings(self) -> list[Posting]:
+        """All postings, through the ledger's own answers."""
+        found: list[Posting] = []
+        after: int | None = 0
+        while after is not None:
+            page = await self.ask(subjects.POSTINGS, PostingsQuery(cluster=CLUSTER, after=after))
+            found += page.postings
+            after = page.next_after
+        return found
+
+
+@asynccontextmanager
+async def theatre(lab: Lab, clock: str) -> AsyncIterator[Theatre]:
+    busses: dict[Role, Bus] = {"agent": await lab.bus("agent", "c1"), "operator": await lab.bus("operator", "olga")}
+    for role in ("admission", "budget"):
+        busses[role] = await lab.bus(role)
+    play = Theatre(lab, busses, clock)
+    try:
+        yield play
+    finally:
+        play.stop()
+
+
+def scaled(at_ms: int, rate: int) -> str:
+    """A clock that shows `at_ms` now."""
+    return f"{time.time_ns() // 1_000_000}:{at_ms}:{rate}"
+
+
+def amount_of(gauges: Gauges) -> int:
+    """GPU-ms of the whole trace."""
+    return sum(map(sum, gauges.running.values())) * MINUTE_MS
+
+
+def in_minutes(postings: Sequence[Posting], gauges: Gauges) -> dict[str, list[int]]:
+    """GPU-ms by budget and minute."""
+    found = {name: [0] * gauges.minutes for name in gauges.running}
+    for posting in postings:
+        assert posting.amount_gpu_ms == posting.gpus * (posting.to_ms - posting.from_ms)
+        row = found[str(posting.budget)]
+        at_ms = posting.from_ms
+        while at_ms < posting.to_ms:
+            minute = (at_ms - ORIGIN_MS) // MINUTE_MS
+            edge_ms = min(ORIGIN_MS + (minute + 1) * MINUTE_MS, posting.to_ms)
+            row[minute] += posting.gpus * (edge_ms - at_ms)
+            at_ms = edge_ms
+    return found
+
+
+def check_minutes(postings: Sequence[Posting], gauges: Gauges) -> None:
+    """Running GPUs of every budget, and what is left of the capacity, in every single minute."""
+    found = in_minutes(postings, gauges)
+    for name, row in gauges.running.items():
+        assert found[name] == [gpus * MINUTE_MS for gpus in row], name
+    left = [gauges.capacity * MINUTE_MS - sum(column) for column in zip(*found.values(), strict=True)]
+    assert left == [gpus * MINUTE_MS for gpus in gauges.idle]
+
+
+async def check_books(play: Theatre, gauges: Gauges, step_ms: int) -> None:
+    """The ledger's own books: nothing is starting or unknown, and allocated + idle is all there is."""
+    at_ms: int | None = ORIGIN_MS
+    idle = 0
+    while at_ms is not None:
+        query = CapacityQuery(cluster=CLUSTER, from_ms=at_ms, to_ms=gauges.end_ms, step_ms=step_ms)
+        page = await play.ask(subjects.BOOKS, query)
+        for row in page.buckets:
+            assert (row.starting_gpu_ms, row.unknown_gpu_ms, row.unallocated_gpu_ms) == (0, 0, 0), row
+            assert row.allocated_gpu_ms + row.idle_gpu_ms == row.available_gpu_ms == gauges.capacity * step_ms, row
+            idle += row.idle_gpu_ms
+        at_ms = page.next_from_ms
+    assert idle == sum(gauges.idle) * MINUTE_MS
+
+
+def check_totals(postings: Sequence[Posting]) -> None:
+    """To the last GPU-second what somebody else has summed up."""
+    expected = json.loads((TRACE / "expected_totals.json").read_text())["helios_earth_vc_ticks"]
+    assert expected["minutes"] == 44_640
+    totals: dict[str, int] = {}
+    for posting in postings:
+        totals[str(posting.budget)] = totals.get(str(posting.budget), 0) + posting.amount_gpu_ms
+    assert totals == {name.lower(): int(row["running_gpu_minutes"]) * MINUTE_MS for name, row in expected["by_vc"].items()}
+
+
+async def play_in_order(lab: Lab, gauges: Gauges, seconds: int) -> list[Posting]:
+    """The trace at the pace of the clock, which runs through it in about this many real seconds."""
+    rate = gauges.minutes * 60 // seconds
+    async with theatre(lab, scaled(ORIGIN_MS, rate)) as play:
+        play.start()
+        number, waiting = 1, [parcel(body, index, ORIGIN_MS) for index, body in enumerate(opening(gauges), start=900_000_000)]
+        for end_ms, said in minutes_of(gauges):
+            if end_ms > play.clock.now_ms() or len(waiting) >= WINDOW:
+                await play.publish(waiting)
+                waiting = []
+                await play.clock.sleep_until(end_ms)
+            now_ms = play.clock.now_ms()
+            waiting += [parcel(body, number + index, now_ms) for index, body in enumerate(said)]
+            number += len(said)
+        await play.publish(waiting)
+        state = await play.until_settled(amount_of(gauges), wait_s=90)
+        assert (state.unattributed_counters, state.quarantined, state.oldest_gap_ms) == (0, 0, None), state
+        postings = await play.postings()
+        await check_books(play, gauges, DAY_MS)
+        return postings
+
+
+async def play_shuffled(lab: Lab, gauges: Gauges, seed: int) -> list[Posting]:
+    """Everything at once in no order, a third of it twice: half of the repeats are copies, half say the same under a new id."""
+    chance = random.Random(seed)
+    async with theatre(lab, scaled(gauges.end_ms, 1)) as play:
+        bodies = [*opening(gauges), *(body for _, said in minutes_of(gauges) for body in said)]
+        parcels = [parcel(body, number, gauges.end_ms) for number, body in enumerate(bodies, start=1)]
+        for number in chance.sample(range(len(bodies)), len(bodies) // 3):
+            again = number + 1 if chance.random() < 0.5 else number + 500_000_000
+            parcels.append(parcel(bodies[number], again, gauges.end_ms, copy="-again"))
+        chance.shuffle(parcels)
+        play.start()
+        for start in range(0, len(parcels), 8 * WINDOW):
+            await play.publish(parcels[start : start + 8 * WINDOW])
+        state = await play.until_settled(amount_of(gauges), wait_s=90)
+        assert (state.unattributed_counters, state.quarantined) == (0, 0), state
+        postings = await play.postings()
+        await check_books(play, gauges, DAY_MS)
+        return postings
+
+
+@needs_trace
+@pytest.mark.trace
+@pytest.mark.timeout(240)  # 108,342 messages of a month; about 60 s on two cores that nobody else uses
+async def test_a_month_of_helios_in_order_meets_the_totals_and_every_minute(lab: Lab) -> None:
+    gauges = read_helios()
+    assert (gauges.capacity, gauges.minutes) == (856, 44_640)
+    postings = await play_in_order(lab, gauges, seconds=40)
+    check_totals(postings)
+    check_minutes(postings, gauges)
+
+
+@needs_trace
+@pytest.mark.trace
+@pytest.mark.timeout(240)  # 144,456 messages
+async def test_a_month_of_helios_shuffled_and_a_third_repeated_gives_the_same_books(lab: Lab) -> None:
+    gauges = read_helios()
+    postings = await play_shuffled(lab, gauges, seed=20200501)
+    check_totals(postings)
+    check_minutes(postings, gauges)
+
+
+async def test_a_made_day_in_order(lab: Lab) -> None:
+    gauges = make_gauges(seed=1)
+    check_minutes(await play_in_order(lab, gauges, seconds=4), gauges)
+
+
+async def test_a_made_day_shuffled_and_a_third_repeated(lab: Lab) -> None:
+    gauges = make_gauges(seed=2)
+    check_minutes(await play_shuffled(lab, gauges, seed=2), gauges)
+
+
+async def test_a_ledger_killed_in_mid_stream_and_two_at_once_give_the_same_books(lab: Lab) -> None:
+    gauges = make_gauges(seed=3, minutes=2_880)
+    async with theatre(lab, scaled(gauges.end_ms, 1)) as play:
+        bodies = [*opening(gauges), *(body for _, said in minutes_of(gauges) for body in said)]
+        await play.publish(parcel(body, number, gauges.end_ms) for number, body in enumerate(bodies, start=1))
+        victim, other = play.start(), play.start()
+        half = amount_of(gauges) // 3
+        with suppress(AssertionError):
+            await play.until_settled(half, wait_s=1)
+        for process in (victim, other):
+            process.kill()
+        play.start()
+        play.start()
+        # What the dead ones had taken comes again when the server has waited long enough for their word.
+        await play.until_settled(amount_of(gauges), wait_s=50)
+        check_minutes(await play.postings(), gauges)
+        assert len(attempts_of(gauges)) > 100
