@@ -15,15 +15,15 @@ from allmende.proto.user import DEFAULT_SLICE_CAP_MS, JobSubmitted, Kind, Payloa
 GPUS_PER_NODE = 8
 # (GPUs, jobs in 10,000, median and 95th percentile of the run time): larger jobs run longer, but less unevenly.
 _SIZES: tuple[tuple[int, int, Ms, Ms], ...] = (
-    (1, 7_000, 30 * MINUTE_MS, 6 * HOUR_MS),
-    (2, 1_200, 35 * MINUTE_MS, 6 * HOUR_MS),
-    (4, 850, 45 * MINUTE_MS, 8 * HOUR_MS),
-    (8, 750, 60 * MINUTE_MS, 8 * HOUR_MS),
-    (16, 110, 90 * MINUTE_MS, 10 * HOUR_MS),
-    (32, 50, 2 * HOUR_MS, 12 * HOUR_MS),
-    (64, 25, 2 * HOUR_MS, 12 * HOUR_MS),
-    (128, 10, 3 * HOUR_MS, 18 * HOUR_MS),
-    (256, 5, 3 * HOUR_MS, 18 * HOUR_MS),
+    (1, 6_865, 50 * MINUTE_MS, 8 * HOUR_MS),
+    (2, 1_150, 50 * MINUTE_MS, 8 * HOUR_MS),
+    (4, 850, 60 * MINUTE_MS, 10 * HOUR_MS),
+    (8, 800, 90 * MINUTE_MS, 10 * HOUR_MS),
+    (16, 160, 2 * HOUR_MS, 12 * HOUR_MS),
+    (32, 80, 3 * HOUR_MS, 16 * HOUR_MS),
+    (64, 45, 3 * HOUR_MS, 16 * HOUR_MS),
+    (128, 25, 4 * HOUR_MS, 24 * HOUR_MS),
+    (256, 25, 4 * HOUR_MS, 24 * HOUR_MS),
 )
 _LONGEST_MS: Ms = 5 * DAY_MS
 _SHORTEST_MS: Ms = 30 * SECOND_MS

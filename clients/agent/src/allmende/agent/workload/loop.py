@@ -12,7 +12,7 @@ from allmende.agent.workload.jobs import Shape, draw_allocated, draw_unallocated
 from allmende.agent.workload.lab import Lab, Team
 from allmende.agent.workload.moods import Moods
 from allmende.proto.ids import ENTROPY_BYTES, make_id
-from allmende.proto.units import Ms
+from allmende.proto.units import PPM_WHOLE, Ms
 from allmende.proto.user import JobSubmitted
 
 # Demand for each GPU there is, in thousandths: 2.5 in all, of which 15 % are slice-0 jobs.
@@ -77,21 +77,28 @@ class Loop:
             weights = [account.team.effective_ppm * account.moods.at(now_ms) for account in accounts]
             whole = self._gpus * permille // 1_000
             total = sum(weights)
-            for account, weight in zip(accounts, weights, strict=True):
-                requests += self._fill(account, whole * weight // total if total else 0, now_ms)
+            targets = [whole * weight // total if total else 0 for weight in weights]
+            # A team that has gone quiet still has its old jobs: the others wait until these have ended, or the sum would run away.
+            room = whole - sum(account.asked_gpus for account in accounts)
+            in_need = sorted(range(len(accounts)), key=lambda at: (accounts[at].asked_gpus - targets[at], at))
+            for at in in_need:
+                room -= self._fill(accounts[at], targets[at], room, now_ms, requests)
         return requests
 
-    def _fill(self, account: _Account, target_gpus: int, now_ms: Ms) -> list[Request]:
-        requests: list[Request] = []
+    def _fill(self, account: _Account, target_gpus: int, room: int, now_ms: Ms, requests: list[Request]) -> int:
+        """Submit what the team wants and the lab's sum allows; returns how many GPUs that asks for."""
+        before = account.asked_gpus
         while True:
             if account.drawn is None:
-                # Nobody asks for more than their team can hope for, nor for half the cluster.
-                fair = self._gpus * account.team.effective_ppm * 2 // 1_000_000
+                # Nobody asks for more than twice what their team can hope for, nor for more than a quarter of the cluster.
+                fair = self._gpus * account.team.effective_ppm * 2 // PPM_WHOLE
                 largest = max(1, min(fair, self._gpus // 4))
                 draw = draw_allocated if account.allocated else draw_unallocated
                 account.drawn = draw(account.chance, largest)
-            if account.asked_gpus + (account.drawn.gpus + 1) // 2 > target_gpus:
-                return requests
+            half = (account.drawn.gpus + 1) // 2
+            asked = account.asked_gpus - before
+            if account.asked_gpus + half > target_gpus or asked + half > room:
+                return asked
             requests.append(self._submit(account, account.drawn, now_ms))
             account.drawn = None
 

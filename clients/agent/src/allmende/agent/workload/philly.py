@@ -57,6 +57,9 @@ def read_jobs(lines: Iterable[str]) -> list[TraceJob]:
     jobs: list[TraceJob] = []
     faults: list[str] = []
     for number, row in enumerate(rows, start=2):
+        if row in {"", "\n", "\r\n"}:
+            # The published file ends with an empty line.
+            continue
         try:
             jobs.append(_job(row.rstrip("\r\n").split(",")))
         except _BadCell as bad:
@@ -115,6 +118,8 @@ def read_nodes(lines: Iterable[str]) -> dict[str, int]:
         raise TraceError(f"line 1: the columns are {header!r}; they should be {','.join(NODE_COLUMNS)}")
     nodes: dict[str, int] = {}
     for number, row in enumerate(rows, start=2):
+        if not row.strip():
+            continue
         cells = row.strip().split(",")
         if len(cells) != 2 or not is_name(cells[0]) or cells[0] in nodes:
             raise TraceError(f"line {number}, column vc: {row.strip()!r} is not one new virtual cluster and its nodes")

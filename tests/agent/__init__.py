@@ -1,0 +1,1 @@
+"""Tests of clients/agent: SDK, synthetic cluster, workload, audit."""
