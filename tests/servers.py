@@ -95,6 +95,11 @@ class Lab:
             self.nats.set_users(tuple(self._users.values()))
         return self._users[user]
 
+    async def remove_user(self, role: UserRole, name: str) -> None:
+        """Take a user away from the running server."""
+        del self._users[User(role, name)]
+        self.nats.set_users(tuple(self._users.values()))
+
     async def bus(self, role: UserRole, name: str | None = None) -> NatsBus:
         """A connection as a user; closed with the lab."""
         fresh = User(role, name or (role if role in SERVICES else NAMES[role])) not in self._users

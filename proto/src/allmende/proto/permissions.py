@@ -11,7 +11,7 @@ from allmende.proto.streams import Consumer, consumer_of_agent, consumers_of
 from allmende.proto.subjects import REQUESTS, SERVICES, SUBJECTS, Role, Subject
 
 UserRole = Role | Literal["admin"]
-"""A role of the tables, or `admin`: the topology command, the only one that may change streams and consumers."""
+"""A role of the tables, or `admin`: the topology command, which alone may change streams and consumers, and may find services ($SRV)."""
 
 # The server tells every user what that user may do: a service compares it at start with what this table says.
 USER_INFO = "$SYS.REQ.USER.INFO"
@@ -49,7 +49,7 @@ def permissions(role: UserRole, identity: str) -> Permissions:
     """
     inbox = f"{inbox_prefix(role, identity)}.>"
     if role == "admin":
-        return Permissions(publish=(USER_INFO, "$JS.API.>"), subscribe=(inbox,), allow_responses=False)
+        return Permissions(publish=(USER_INFO, "$JS.API.>", "$SRV.>"), subscribe=(inbox,), allow_responses=False)
     if role in SERVICES:
         if identity != role:
             raise ValueError(f"the service {role!r} is known by that word alone, not as {identity!r}")

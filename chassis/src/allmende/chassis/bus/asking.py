@@ -82,7 +82,6 @@ async def answer(
     micro = await add_service(client, ServiceConfig(name=service, version=version, description=f"Allmende {service}"))
     for endpoint in endpoints:
         await micro.add_endpoint(EndpointConfig(name=endpoint.verb, subject=endpoint.subject, handler=_handler(endpoint, report)))
-    await client.flush()
 
     async def stop() -> None:
         # After the connection has gone there is nobody to tell.

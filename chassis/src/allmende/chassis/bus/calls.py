@@ -38,6 +38,16 @@ class _Call(NamedTuple):
     future: asyncio.Future[Msg]
 
 
+async def settle(client: Client, timeout_s: int) -> None:
+    """Wait until the server has taken all subscriptions made so far, or has objected to them.
+
+    Twice, because the library writes the ping of `flush` past what it has buffered: the first round trip lets the buffer go, the
+    second one follows it.
+    """
+    for _ in range(2):
+        await client.flush(timeout_s)
+
+
 class Calls:
     """Calls that wait for their replies, oldest first."""
 

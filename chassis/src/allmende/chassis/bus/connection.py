@@ -13,7 +13,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from allmende.chassis.bus import asking, publishing
-from allmende.chassis.bus.calls import NO_RESPONDERS, Calls, read_violation, status_of
+from allmende.chassis.bus.calls import NO_RESPONDERS, Calls, read_violation, settle, status_of
 from allmende.chassis.bus.pull import PullSubscription
 from allmende.chassis.errors import Misconfigured, Refused, Transient
 from allmende.chassis.ports import Endpoint
@@ -119,7 +119,7 @@ class NatsBus:
         try:
             subscription = await self._client.subscribe(pattern, cb=heard)
             # The server's objection comes before its answer to this.
-            await self._client.flush(FLUSH_TIMEOUT_S)
+            await settle(self._client, FLUSH_TIMEOUT_S)
         except (NatsError, OSError) as error:
             raise Transient(f"could not subscribe to {pattern!r}: {error!r}") from error
 
@@ -157,6 +157,7 @@ class NatsBus:
 
         await self._until_connected(FLUSH_TIMEOUT_S)
         stop = await asking.answer(self._client, service, version, endpoints, report)
+        await settle(self._client, FLUSH_TIMEOUT_S)
         denied = [endpoint.subject for endpoint in endpoints if endpoint.subject.lower() in self._denied]
         if denied:
             await stop()
@@ -314,7 +315,11 @@ async def connect(
             bus._started = True
             bus._connected.set()
             await bus._calls.start()
-            await client.flush(FLUSH_TIMEOUT_S)
+            await settle(client, FLUSH_TIMEOUT_S)
+            if bus._denied:
+                raise Misconfigured(
+                    f"the credentials given for {role} {identity!r} are somebody else's: they may not hear its replies"
+                )
     except TimeoutError as error:
         await _give_up(client)
         raise Transient(f"no NATS at {url} within {wait_s:g} s: {errors[-1] if errors else error!r}") from error

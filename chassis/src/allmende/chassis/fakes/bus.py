@@ -55,7 +55,10 @@ class _Consumer:
         self.delivered: dict[int, FakeDelivery] = {}
         self.arrived = asyncio.Event()
 
-    def offer(self, message: FakeDelivery) -> None:
+    def offer(self, message: FakeDelivery, *, last_value_only: bool) -> None:
+        if last_value_only:
+            # What has been replaced is no longer in the stream, so it is not delivered any more.
+            self.waiting = deque(waiting for waiting in self.waiting if waiting.subject != message.subject)
         if allows(self.filters, message.subject):
             self.waiting.append(message)
             self.arrived.set()
@@ -101,7 +104,7 @@ class FakeServer:
         if message is not None:
             for (name, _), consumer in self._consumers.items():
                 if name == stream.stream.name:
-                    consumer.offer(message)
+                    consumer.offer(message, last_value_only=stream.stream.last_value_only)
 
     def consumer(self, stream: str, durable: str) -> _Consumer:
         """A consumer.
