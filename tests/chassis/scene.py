@@ -12,6 +12,7 @@ from allmende.chassis.outbox import draft, seal
 from allmende.chassis.ports import Bus, Delivery, Draft, Event, Subscription
 from allmende.chassis.worker import Outcome, Worker
 from allmende.proto.agent import NodeReported
+from allmende.proto.envelope import decode
 from allmende.proto.ledger import UsageConfirmed
 from allmende.proto.message import Message
 from allmende.proto.streams import Consumer, consumers_of
@@ -132,13 +133,13 @@ def confirmed(bus: FakeBus) -> list[int]:
     return [_number(it.data) for it in stored]
 
 
-def _number(data: bytes) -> int:
-    from allmende.proto.envelope import decode
+_NUMBERS = {CountingIds(seq).new(NOW_MS): seq for seq in range(2_000)}
 
+
+def _number(data: bytes) -> int:
     body = decode(data).body
     assert isinstance(body, UsageConfirmed)
-    found = [seq for seq in range(2_000) if CountingIds(seq).new(NOW_MS) == body.attempts[0]]
-    return found[0]
+    return _NUMBERS[body.attempts[0]]
 
 
 class SlowAcks:

@@ -194,9 +194,6 @@ def translated(*, committing: bool = False) -> Iterator[None]:
     except asyncpg.exceptions.ClientConfigurationError as error:
         raise Misconfigured(f"database_url cannot be used: {error}") from error
     except (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
-        # The driver's complaint about an argument is an InterfaceError too, but no connection will like it better.
-        if isinstance(error, ValueError):
-            raise
         raise (Unknown if committing else Transient)(f"PostgreSQL: {str(error) or type(error).__name__}") from error
 
 
