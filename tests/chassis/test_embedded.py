@@ -5,6 +5,8 @@ import os
 import stat
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import asyncpg
@@ -41,25 +43,32 @@ def runs(pid: int) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
-async def test_no_server_is_left_when_we_are_killed_and_the_data_can_be_used_again(tmp_path: Path) -> None:
+def test_no_server_is_left_when_we_are_killed_and_the_data_can_be_used_again(tmp_path: Path) -> None:
     parent = subprocess.Popen([sys.executable, "-c", _PARENT, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
-    nats_pid, postgres_pid, socket = (await asyncio.to_thread(parent.stdout.readline)).split()
+    nats_pid, postgres_pid, socket = parent.stdout.readline().split()
     parent.stdout.close()
     assert runs(int(nats_pid))
     assert runs(int(postgres_pid))
     parent.kill()
     parent.wait()
-    until = real_seconds() + 15
-    while (runs(int(nats_pid)) or runs(int(postgres_pid)) or Path(socket).exists()) and real_seconds() < until:
-        await asyncio.sleep(0.02)
-    assert not runs(int(nats_pid))
-    assert not runs(int(postgres_pid))
-    assert not Path(socket).exists()
-    nats = await start_nats(tmp_path / "nats", [], server_name="orphan")
-    postgres = await start_postgres(tmp_path / "postgres", settings={"fsync": "off"})
-    await nats.stop()
-    await postgres.stop()
+    gone_within(15, lambda: not runs(int(nats_pid)) and not runs(int(postgres_pid)) and not Path(socket).exists())
+
+    async def again() -> None:
+        nats = await start_nats(tmp_path / "nats", [], server_name="orphan")
+        postgres = await start_postgres(tmp_path / "postgres", settings={"fsync": "off"})
+        await nats.stop()
+        await postgres.stop()
+
+    asyncio.run(again())
+
+
+def gone_within(wait_s: float, gone: Callable[[], bool]) -> None:
+    """Look until it is so."""
+    until = real_seconds() + wait_s
+    while not gone():
+        assert real_seconds() < until, "something is left"
+        time.sleep(0.02)
 
 
 async def test_a_killed_nats_server_keeps_its_port_and_its_data(lab: Lab) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from allmende.chassis import accounts, topology
 from allmende.chassis.topology import Change
-from allmende.proto.streams import STREAMS, all_consumers
+from allmende.proto.streams import STREAMS, Consumer, all_consumers
 from tests.servers import CLUSTERS, Lab
 
 
@@ -54,7 +54,7 @@ async def test_a_missing_consumer_and_a_changed_stream_are_reported_and_then_rep
     assert str(gone) == "consumer ledger of USAGE: is missing"
 
 
-def _ledger() -> topology.Consumer:
+def _ledger() -> Consumer:
     return next(each for each in all_consumers(()) if (each.stream, each.durable) == ("USAGE", "ledger"))
 
 

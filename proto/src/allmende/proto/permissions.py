@@ -11,7 +11,7 @@ from allmende.proto.streams import Consumer, consumer_of_agent, consumers_of
 from allmende.proto.subjects import REQUESTS, SERVICES, SUBJECTS, Role, Subject
 
 UserRole = Role | Literal["admin"]
-"""A role of the tables, or `admin`: the topology command, which alone may change streams and consumers, and may find services ($SRV)."""
+"""A role of the tables, or `admin`: the topology command, which alone may change streams and consumers; it may find services."""
 
 # The server tells every user what that user may do: a service compares it at start with what this table says.
 USER_INFO = "$SYS.REQ.USER.INFO"
