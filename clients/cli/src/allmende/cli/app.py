@@ -1,0 +1,27 @@
+"""The command `allmende`: every subcommand in one place."""
+
+import typer
+
+from allmende.cli.commands import budgets, cluster, jobs, submit
+from allmende.cli.demo.command import demo
+from allmende.cli.lab.command import up
+
+app = typer.Typer(
+    name="allmende",
+    help="GPU time as budgets: shares decided before any job exists, and starts that follow them.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.command()(up)
+app.command()(demo)
+app.command()(submit.submit)
+app.command()(jobs.queue)
+app.command()(jobs.jobs)
+app.command()(jobs.why)
+app.command()(jobs.cancel)
+app.add_typer(budgets.app, name="budgets")
+app.command()(cluster.standings)
+app.command()(cluster.nodes)

@@ -1,0 +1,242 @@
+"""`allmende budgets`: show the tree of shares, check a file, load one, set the shares below one budget."""
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from msgspec import Struct
+from rich.console import RenderableType
+from rich.tree import Tree
+
+from allmende.cli import session
+from allmende.cli.errors import CommandFailed, Exit
+from allmende.cli.session import JsonOption, LabOption, Session
+from allmende.proto import subjects
+from allmende.proto.budget import (
+    Budget,
+    ChildShare,
+    Committed,
+    SetShares,
+    TreePage,
+    TreeQuery,
+    UploadPiece,
+    WriteReply,
+)
+from allmende.proto.message import Problem
+from allmende.proto.tree import effective_share, leaves, paths
+from allmende.proto.tree_file import TreeFile, read_tree, split
+from allmende.proto.units import PPM_WHOLE, format_share, parse_share
+
+app = typer.Typer(help="The tree of shares: who is owed which part of the GPU time.", no_args_is_help=False)
+
+STALE = "stale_revision"
+NO_TREE = "no_tree"
+
+ReasonOption = Annotated[str, typer.Option(help="Why; kept in the history for everybody to read.", show_default=False)]
+FileArgument = Annotated[Path, typer.Argument(help="A budget file (TOML), see docs/guides/budget-file.md.", show_default=False)]
+
+
+class Checked(Struct, frozen=True, kw_only=True):
+    """What `check --json` prints."""
+
+    file: str
+    budgets: int
+    leaves: int
+    faults: tuple[Problem, ...]
+
+
+class WholeTree(Struct, frozen=True, kw_only=True):
+    """What `show --json` prints: one revision, all its budgets."""
+
+    revision: int
+    author: str
+    reason: str
+    budgets: tuple[Budget, ...]
+
+
+@app.callback(invoke_without_command=True)
+def budgets(context: typer.Context, lab: LabOption = None, as_json: JsonOption = False) -> None:
+    """Without a subcommand: show the tree."""
+    if context.invoked_subcommand is None:
+        show(lab, as_json)
+
+
+@app.command()
+def show(lab: LabOption = None, as_json: JsonOption = False) -> None:
+    """Show the tree in force with every budget's share and effective share."""
+
+    async def work() -> None:
+        async with session.opened(lab) as opened:
+            tree = await fetch_tree(opened)
+            session.show(tree, _drawn(tree), as_json)
+
+    session.run(work())
+
+
+@app.command()
+def check(file: FileArgument, as_json: JsonOption = False) -> None:
+    """Check a budget file without a server. Exit 0, or 1 with every fault named; nothing is changed."""
+    tree = _read(file)
+    checked = Checked(file=str(file), budgets=len(tree.budgets), leaves=len(leaves(_by_name(tree))), faults=tree.faults)
+    if not tree.faults:
+        words = f"{file}: good, {checked.budgets} budgets, {checked.leaves} of them leaves"
+    else:
+        words = "\n".join(f"{file}: {fault.sentence} [{fault.code}]" for fault in tree.faults)
+    session.show(checked, words, as_json)
+    if tree.faults:
+        raise typer.Exit(int(Exit.REFUSED))
+
+
+@app.command()
+def load(file: FileArgument, reason: ReasonOption, lab: LabOption = None, as_json: JsonOption = False) -> None:
+    """Replace the whole tree by a budget file. Refused whole if anything is wrong, or if the tree changed meanwhile."""
+    tree = _read(file)
+    if tree.faults:
+        first = tree.faults[0]
+        session.fail(CommandFailed(Exit.USAGE, f"{first.sentence}; see all with `allmende budgets check {file}`", first.code))
+
+    async def work() -> None:
+        async with session.opened(lab) as opened:
+            revision = await _revision(opened)
+            committed = await _upload(opened, tree.budgets, revision, reason)
+            same = committed.status == "unchanged"
+            words = f"nothing differs from revision {committed.revision}" if same else f"revision {committed.revision} is in force"
+            session.show(committed, words, as_json)
+
+    session.run(work())
+
+
+@app.command(name="set")
+def set_(
+    parent: Annotated[str, typer.Argument(help="The budget whose children are set.", show_default=False)],
+    shares: Annotated[list[str], typer.Argument(help="ALL its children as NAME=SHARE: 35%, 0.35, or `unset`.", show_default=False)],
+    reason: ReasonOption,
+    lab: LabOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Set the shares of all children of one budget at once: `allmende budgets set lab vision=35% language=65% --reason "..."`."""
+    children = tuple(_child(pair) for pair in shares)
+
+    async def work() -> None:
+        async with session.opened(lab) as opened:
+            before = await fetch_tree(opened)
+            request = SetShares(parent=parent, children=children, expected_revision=before.revision, reason=reason)
+            committed = _committed(await opened.ask(subjects.SET_SHARES, request, WriteReply), before.revision)
+            session.show(committed, _changes(before, children, committed), as_json)
+
+    session.run(work())
+
+
+async def fetch_tree(opened: Session) -> WholeTree:
+    """All pieces of the newest revision; read again from the start if it changes on the way."""
+    found: list[Budget] = []
+    page = await opened.ask(subjects.TREE, TreeQuery(), TreePage)
+    while True:
+        found += page.budgets
+        if page.next_after is None:
+            return WholeTree(revision=page.revision, author=page.author, reason=page.reason, budgets=tuple(found))
+        page = await opened.ask(subjects.TREE, TreeQuery(revision=page.revision, after=page.next_after), TreePage)
+
+
+async def _revision(opened: Session) -> int:
+    try:
+        return (await opened.ask(subjects.TREE, TreeQuery(), TreePage)).revision
+    except CommandFailed as failed:
+        if failed.code == NO_TREE:
+            return 0
+        raise
+
+
+def _drawn(tree: WholeTree) -> RenderableType:
+    by_name = {each.budget: each for each in tree.budgets}
+    trails = paths(by_name)
+    leaf = leaves(by_name)
+    drawn: dict[str, Tree] = {}
+    root = Tree(f"revision {tree.revision} by {tree.author}" + (f": {tree.reason}" if tree.reason else ""))
+    for name in sorted(by_name, key=lambda each: (len(trails[each]), trails[each])):
+        each = by_name[name]
+        above = drawn[each.parent] if each.parent else root
+        drawn[name] = above.add(_line(each, trails[name], by_name, name in leaf))
+    return root
+
+
+def _line(each: Budget, trail: tuple[str, ...], by_name: dict[str, Budget], is_leaf: bool) -> str:
+    factors, is_set = effective_share(trail, by_name)
+    effective = Fraction(1)
+    for factor in factors:
+        effective *= Fraction(factor, PPM_WHOLE)
+    parts = [each.budget]
+    if each.parent:
+        parts.append(f"{_share(each.share_ppm)} of {each.parent}" if each.share_ppm is not None else "no share set")
+    if each.parent and is_set:
+        parts.append(f"{format_share(int(effective * PPM_WHOLE))} of everything")
+    if is_leaf:
+        parts.append(f"{len(each.members)} members")
+    return ", ".join(parts)
+
+
+def _read(file: Path) -> TreeFile:
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        session.fail(CommandFailed(Exit.USAGE, f"{file} cannot be read: {error.strerror}"))
+        raise
+    return read_tree(content)
+
+
+def _by_name(tree: TreeFile) -> dict[str, Budget]:
+    return {each.budget: each for each in tree.budgets}
+
+
+async def _upload(opened: Session, tree: tuple[Budget, ...], revision: int, reason: str) -> Committed:
+    upload = opened.ids.new(opened.now_ms())
+    pieces = list(split(tree))
+    committed: Committed | None = None
+    for number, piece in enumerate(pieces):
+        request = UploadPiece(
+            upload=upload,
+            piece=number,
+            last=number == len(pieces) - 1,
+            expected_revision=revision,
+            reason=reason,
+            budgets=piece,
+        )
+        committed = _committed(await opened.ask(subjects.LOAD_TREE, request, WriteReply), revision)
+    if committed is None:
+        raise CommandFailed(Exit.USAGE, "the file names no budget")
+    return committed
+
+
+def _committed(reply: WriteReply, read_at: int) -> Committed:
+    if reply.committed:
+        return reply.committed
+    faults = reply.rejected.faults if reply.rejected else ()
+    now = reply.rejected.revision if reply.rejected else read_at
+    if any(fault.code == STALE for fault in faults):
+        raise CommandFailed(Exit.STALE, f"the tree changed since you read it ({read_at} -> {now}): look again, then repeat", STALE)
+    sentences = "; ".join(fault.sentence for fault in faults) or "refused without a reason"
+    raise CommandFailed(Exit.REFUSED, f"nothing was changed: {sentences}", faults[0].code if faults else "")
+
+
+def _child(pair: str) -> ChildShare:
+    name, equals, share = pair.partition("=")
+    if not equals:
+        raise typer.BadParameter(f"{pair!r} is not NAME=SHARE")
+    try:
+        return ChildShare(budget=name, share_ppm=None if share == "unset" else parse_share(share))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _changes(before: WholeTree, children: tuple[ChildShare, ...], committed: Committed) -> str:
+    old = {each.budget: each.share_ppm for each in before.budgets}
+    lines = [f"revision {committed.revision}"]
+    for child in children:
+        was = old.get(child.budget)
+        lines.append(f"{child.budget}: {_share(was)} -> {_share(child.share_ppm)}")
+    return "\n".join(lines)
+
+
+def _share(ppm: int | None) -> str:
+    return "unset" if ppm is None else format_share(ppm)

@@ -1,0 +1,114 @@
+"""`allmende nodes` and `allmende standings`: what there is, and who had how much of it."""
+
+from typing import Annotated
+
+import typer
+from msgspec import Struct
+from rich.console import RenderableType
+
+from allmende.cli import render, session
+from allmende.cli.errors import CommandFailed, Exit
+from allmende.cli.session import JsonOption, LabOption, Session, WatchOption
+from allmende.proto import subjects
+from allmende.proto.admission import NodesPage, NodesQuery, NodeView
+from allmende.proto.ledger import StandingsQuery, StandingsReply, UsageStanding
+from allmende.proto.standing import Standing
+from allmende.proto.units import Ms
+
+ClusterOption = Annotated[str | None, typer.Option(help="Which cluster.")]
+
+
+def nodes(cluster: ClusterOption = None, lab: LabOption = None, as_json: JsonOption = False, watch: WatchOption = False) -> None:
+    """List the nodes with what is held, free and silent."""
+
+    async def work() -> None:
+        async with session.opened(lab) as opened:
+
+            async def fetch() -> tuple[Struct, RenderableType]:
+                views = await _all_nodes(opened, cluster)
+                return NodesPage(nodes=views), _nodes_table(views, opened.now_ms())
+
+            await session.repeatedly(fetch, as_json, watch)
+
+    session.run(work())
+
+
+async def _all_nodes(opened: Session, cluster: str | None) -> tuple[NodeView, ...]:
+    views: list[NodeView] = []
+    after: tuple[str, str] | None = None
+    while True:
+        page = await opened.ask(subjects.NODES, NodesQuery(cluster=cluster, after=after), NodesPage)
+        views += page.nodes
+        after = page.next_after
+        if after is None:
+            return tuple(views)
+
+
+def _nodes_table(views: tuple[NodeView, ...], now_ms: Ms) -> RenderableType:
+    healthy, held = sum(view.healthy_gpus for view in views), sum(view.held_gpus for view in views)
+    title = f"{len(views)} nodes, {healthy} healthy GPUs, {held} held"
+    columns = ("CLUSTER", "NODE", "MODEL", "INSTALLED#", "HEALTHY#", "HELD#", "FREE#", "EARMARKED#", "ATTEMPTS#", "SEEN")
+    rows = (
+        (
+            view.cluster,
+            view.node,
+            view.gpu_model or "-",
+            str(view.installed_gpus),
+            str(view.healthy_gpus),
+            str(view.held_gpus),
+            str(view.healthy_gpus - view.held_gpus),
+            str(view.earmarked_gpus),
+            str(view.attempts),
+            f"silent since {render.ago(view.silent_since_ms, now_ms)}" if view.silent_since_ms else "now",
+        )
+        for view in views
+    )
+    return render.table(title, columns, rows)
+
+
+def standings(
+    cluster: ClusterOption = None, lab: LabOption = None, as_json: JsonOption = False, watch: WatchOption = False
+) -> None:
+    """Show every budget's standing: what it had against what it is owed over the last seven days."""
+
+    async def work() -> None:
+        async with session.opened(lab) as opened:
+            chosen = cluster or _only_cluster(opened)
+
+            async def fetch() -> tuple[Struct, RenderableType]:
+                reply = await opened.ask(subjects.STANDINGS, StandingsQuery(cluster=chosen), StandingsReply)
+                return reply, _standings_table(reply)
+
+            await session.repeatedly(fetch, as_json, watch)
+
+    session.run(work())
+
+
+def _only_cluster(opened: Session) -> str:
+    clusters = opened.place.clusters
+    if len(clusters) != 1:
+        known = f": {', '.join(clusters)}" if clusters else ""
+        raise CommandFailed(Exit.USAGE, f"name a cluster with --cluster{known}")
+    return clusters[0]
+
+
+def _standings_table(reply: StandingsReply) -> RenderableType:
+    title = f"{reply.cluster}: {reply.available_gpus} GPUs available, usage revision {reply.usage_revision}"
+    columns = ("BUDGET", "RATIO#", "", "CHARGED GPU-H#", "HELD GPU-H#", "OWED GPU-H#")
+    ordered = sorted(reply.standings, key=lambda each: (_standing(each).ratio, each.budget))
+    rows = (
+        (
+            each.budget,
+            render.ratio(*_standing(each)),
+            render.tier(_standing(each)),
+            render.gpu_hours(each.charged_gpu_ms),
+            render.gpu_hours(each.held_gpu_ms),
+            render.gpu_hours(each.entitlement_gpu_ms),
+        )
+        for each in ordered
+    )
+    return render.table(title, columns, rows)
+
+
+def _standing(each: UsageStanding) -> Standing:
+    return Standing(each.charged_gpu_ms + each.held_gpu_ms, each.entitlement_gpu_ms)

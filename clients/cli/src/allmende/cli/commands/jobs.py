@@ -1,0 +1,206 @@
+"""`allmende queue`, `jobs`, `why` and `cancel`: what waits, what runs, and for which reason."""
+
+from typing import Annotated, get_args
+
+import typer
+from msgspec import Struct
+from rich.console import Group, RenderableType
+
+from allmende.cli import render, session
+from allmende.cli.session import JsonOption, LabOption, WatchOption
+from allmende.proto import subjects
+from allmende.proto.admission import (
+    AttemptSummary,
+    CancelJob,
+    Cancelled,
+    Decision,
+    JobsPage,
+    JobsQuery,
+    JobState,
+    JobSummary,
+    QueueEntry,
+    QueuePage,
+    QueueQuery,
+    WhyQuery,
+    WhyReply,
+)
+from allmende.proto.units import Ms, format_duration
+
+JobArgument = Annotated[str, typer.Argument(help="A job's id, or its end as the tables print it.", show_default=False)]
+
+
+def queue(
+    cluster: Annotated[str | None, typer.Option(help="Only jobs that this cluster may start.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="How many from the head of the queue.")] = 30,
+    lab: LabOption = None,
+    as_json: JsonOption = False,
+    watch: WatchOption = False,
+) -> None:
+    """Show who waits, in the order in which they will be served, with the number that sorts the queue."""
+
+    async def work() -> None:
+        async with session.opened(lab) as opened:
+
+            async def fetch() -> tuple[Struct, RenderableType]:
+                page = await opened.ask(subjects.QUEUE, QueueQuery(cluster=cluster, limit=limit), QueuePage)
+                return page, _queue_table(page, opened.now_ms())
+
+            await session.repeatedly(fetch, as_json, watch)
+
+    session.run(work())
+
+
+def _queue_table(page: QueuePage, now_ms: Ms) -> RenderableType:
+    title = f"{page.waiting} jobs wait"
+    if not page.ready:
+        title += "; admission decides nothing yet: " + "; ".join(page.not_ready)
+    columns = ("#", "JOB", "BUDGET", "RATIO#", "TIER", "USER", "GPUS#", "SLICE#", "WAITS#", "BECAUSE")
+    return render.table(title, columns, (_queue_row(entry, now_ms) for entry in page.entries))
+
+
+def _queue_row(entry: QueueEntry, now_ms: Ms) -> tuple[str, ...]:
+    return (
+        str(entry.position + 1),
+        render.short(entry.job),
+        entry.budget or "(unallocated)",
+        render.ratio(entry.used_gpu_ms, entry.entitlement_gpu_ms),
+        entry.tier,
+        entry.user,
+        str(entry.gpus),
+        format_duration(entry.slice_ms),
+        format_duration(max(0, now_ms - entry.submitted_at_ms)),
+        entry.blockers[0].sentence if entry.blockers else "next in line",
+    )
+
+
+def jobs(
+    user: Annotated[str | None, typer.Option(help="Only this person's jobs.")] = None,
+    mine: Annotated[bool, typer.Option("--mine", help="Only your own jobs.")] = False,
+    budget: Annotated[str | None, typer.Option(help="Only jobs of this budget.")] = None,
+    state: Annotated[list[str] | None, typer.Option(help=f"Only these states: {', '.join(get_args(JobState))}.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="How many, newest first.")] = 30,
+    lab: LabOption = None,
+    as_json: JsonOption = False,
+    watch: WatchOption = False,
+) -> None:
+    """List jobs, newest first."""
+    states = tuple(state or ())
+    if unknown := [each for each in states if each not in get_args(JobState)]:
+        raise typer.BadParameter(f"{unknown[0]!r} is not a state; there are {', '.join(get_args(JobState))}", param_hint="--state")
+
+    async def work() -> None:
+        async with session.opened(lab) as opened:
+            whose = opened.place.user if mine else user
+            query = JobsQuery(user=whose, budget=budget, states=states, limit=limit)  # type: ignore[arg-type]  # checked above
+
+            async def fetch() -> tuple[Struct, RenderableType]:
+                page = await opened.ask(subjects.JOBS, query, JobsPage)
+                return page, _jobs_table(page, opened.now_ms())
+
+            await session.repeatedly(fetch, as_json, watch)
+
+    session.run(work())
+
+
+def _jobs_table(page: JobsPage, now_ms: Ms) -> RenderableType:
+    columns = ("JOB", "NAME", "STATE", "BUDGET", "USER", "GPUS#", "SLICE#", "ATTEMPTS#", "SUBMITTED", "PROTECTED UNTIL", "ON")
+    title = "Jobs, newest first" + (" (older ones are left out)" if page.next_before else "")
+    return render.table(title, columns, (_job_row(job, now_ms) for job in page.jobs))
+
+
+def _job_row(job: JobSummary, now_ms: Ms) -> tuple[str, ...]:
+    latest = job.latest
+    return (
+        render.short(job.job),
+        job.name,
+        job.outcome or job.state,
+        job.budget or "(unallocated)",
+        job.user,
+        str(job.gpus),
+        format_duration(job.slice_ms),
+        str(job.attempts),
+        render.ago(job.submitted_at_ms, now_ms),
+        _protection(latest, job.state, now_ms),
+        _nodes(latest) if latest else "-",
+    )
+
+
+def _protection(attempt: AttemptSummary | None, state: str, now_ms: Ms) -> str:
+    if attempt is None or attempt.protected_until_ms is None or state not in ("running", "ending"):
+        return "-"
+    if attempt.protected_until_ms <= now_ms:
+        return "interruptible"
+    return render.ago(attempt.protected_until_ms, now_ms)
+
+
+def _nodes(attempt: AttemptSummary) -> str:
+    first = attempt.placement[0].node
+    return f"{attempt.cluster}/{first}" + (f" and {len(attempt.placement) - 1} more" if len(attempt.placement) > 1 else "")
+
+
+def why(job: JobArgument, lab: LabOption = None, as_json: JsonOption = False, watch: WatchOption = False) -> None:
+    """Tell why a job waits, runs, was evicted or refused: the stored decisions with their numbers."""
+
+    async def work() -> None:
+        async with session.opened(lab) as opened:
+
+            async def fetch() -> tuple[Struct, RenderableType]:
+                reply = await opened.ask(subjects.WHY, WhyQuery(job=job), WhyReply)
+                return reply, _story(reply, opened.now_ms())
+
+            await session.repeatedly(fetch, as_json, watch)
+
+    session.run(work())
+
+
+def _story(reply: WhyReply, now_ms: Ms) -> RenderableType:
+    job = reply.job
+    head = [
+        f"{job.job} {job.name}".rstrip(),
+        f"{job.user} asked for {job.gpus} GPUs ({job.replicas} replicas) {render.ago(job.submitted_at_ms, now_ms)}",
+        f"slice {format_duration(job.slice_ms)}, {'budget ' + job.budget if job.budget else 'unallocated'}",
+        _state_line(reply, now_ms),
+    ]
+    parts: list[RenderableType] = ["\n".join(head)]
+    if reply.blockers:
+        rows = [(blocker.code, blocker.sentence) for blocker in reply.blockers]
+        parts += ["", render.table("What it waits for", ("BLOCKER", "IN NUMBERS"), rows)]
+    if reply.decisions:
+        rows_of = (_decision_row(decision, now_ms) for decision in reply.decisions)
+        parts += ["", render.table("What was decided, oldest first", ("WHEN", "WHAT", "WHY", "REVISIONS"), rows_of)]
+    return Group(*parts)
+
+
+def _state_line(reply: WhyReply, now_ms: Ms) -> str:
+    job = reply.job
+    if job.state == "queued":
+        place = f"place {reply.position + 1} in the queue" if reply.position is not None else "not in the order yet"
+        return f"waits: {place}"
+    if job.state == "ended":
+        return f"ended: {job.outcome}"
+    where = f" on {_nodes(job.latest)}" if job.latest else ""
+    protection = _protection(job.latest, job.state, now_ms)
+    said = {"-": "", "interruptible": ", may be interrupted now"}.get(protection, f", protected (ends {protection})")
+    return f"{job.state}{where}{said}"
+
+
+def _decision_row(decision: Decision, now_ms: Ms) -> tuple[str, ...]:
+    tree, usage = decision.tree_revision, decision.usage_revision
+    revisions = f"tree {tree}, usage {usage}" if tree is not None and usage is not None else ""
+    return (render.ago(decision.at_ms, now_ms), decision.kind, decision.sentence, revisions)
+
+
+def cancel(job: JobArgument, lab: LabOption = None, as_json: JsonOption = False) -> None:
+    """Cancel one of your jobs, waiting or running."""
+
+    async def work() -> None:
+        async with session.opened(lab) as opened:
+            reply = await opened.ask(subjects.CANCEL, CancelJob(job=job), Cancelled)
+            words = {
+                "ended": f"{reply.job} is cancelled",
+                "ending": f"{reply.job} was told to stop; it has its grace to leave",
+                "already_ended": f"{reply.job} had already ended",
+            }
+            session.show(reply, words[reply.status], as_json)
+
+    session.run(work())

@@ -1,0 +1,172 @@
+"""`allmende submit`: hand in a job and say what became of it."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from msgspec import Struct
+
+from allmende.chassis.errors import Refused, Transient
+from allmende.cli import session
+from allmende.cli.errors import CommandFailed, Exit
+from allmende.cli.session import JsonOption, LabOption, Session
+from allmende.proto.admission import JobQueued, JobRefused
+from allmende.proto.envelope import Envelope, Refusal, decode, encode
+from allmende.proto.message import Message, MessageRefused, Problem
+from allmende.proto.subjects import BY_MESSAGE, subject_of
+from allmende.proto.units import Ms, format_duration, parse_duration
+from allmende.proto.user import JobSubmitted, Payload
+
+
+class Submitted(Struct, frozen=True, kw_only=True):
+    """What `--json` prints. `answer` is `stored` while nobody has answered: the job is not lost, admission is late."""
+
+    job: str
+    answer: str
+    problem: Problem | None = None
+    warnings: tuple[Problem, ...] = ()
+
+
+def duration(text: str) -> Ms:
+    """Read a duration of the command line."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def submit(
+    command: Annotated[list[str], typer.Argument(help="What to run, after `--`.", show_default=False)],
+    budget: Annotated[str | None, typer.Option(help="The budget that pays. Without one the job runs unallocated.")] = None,
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs per replica; one replica runs on one node.")] = 1,
+    replicas: Annotated[int, typer.Option(min=1, help="Replicas; they start together or not at all.")] = 1,
+    slice_: Annotated[
+        str, typer.Option("--slice", help="Minimum runtime, protected once started: 30m, 8h. 0 runs unallocated.")
+    ] = "0",
+    runtime: Annotated[str | None, typer.Option(help="How long you expect it to run; used for warnings and estimates.")] = None,
+    max_runtime: Annotated[str | None, typer.Option(help="Stop it after this long.")] = None,
+    name: Annotated[str, typer.Option(help="A name for people.")] = "",
+    cluster: Annotated[list[str] | None, typer.Option(help="Only on this cluster; may be given several times.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only on GPUs of this model.")] = None,
+    priority: Annotated[int, typer.Option(help="Orders jobs inside your budget only.")] = 0,
+    resumable: Annotated[bool, typer.Option(help="Whether the job can go on from a checkpoint after an eviction.")] = True,
+    session_kind: Annotated[bool, typer.Option("--session", help="Interactive work rather than a batch job.")] = False,
+    unallocated_ok: Annotated[bool, typer.Option(help="Run unallocated if no budget covers it, instead of a refusal.")] = False,
+    env: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for the job's environment; may be given several times.")] = None,
+    directory: Annotated[Path | None, typer.Option(help="Where the command starts.")] = None,
+    lab: LabOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Submit a job: `allmende submit --budget vision --gpus 8 --slice 2h -- python train.py`."""
+    payload = Payload(command=tuple(command), environment=_environment(env or []), directory=str(directory) if directory else None)
+    protected_ms = duration(slice_)
+    job = {
+        "name": name,
+        "budget": budget,
+        "clusters": cluster or [],
+        "replicas": replicas,
+        "gpus_per_replica": gpus,
+        "gpu_model": model,
+        "priority": priority,
+        "resumable": resumable,
+        "kind": "session" if session_kind else "batch",
+        "may_run_unallocated": unallocated_ok,
+        "payload": payload,
+        "slice_ms": protected_ms,
+        "stated_runtime_ms": duration(runtime) if runtime else None,
+        "max_runtime_ms": duration(max_runtime) if max_runtime else None,
+    }
+    outcome = session.run(_submit(lab, job))
+    words = _in_words(outcome, protected_ms)
+    session.show(outcome, words, as_json)
+    if outcome.problem:
+        raise typer.Exit(int(Exit.REFUSED))
+
+
+async def _submit(lab: Path | None, job: Mapping[str, object]) -> Submitted:
+    async with session.opened(lab) as lab_session:
+        now_ms = lab_session.now_ms()
+        fields = dict(job) | {"user": lab_session.place.user, "job": lab_session.ids.new(now_ms)}
+        try:
+            # Through the wire's own rules: what they refuse here would be refused there, only later.
+            body = msgspec.convert(fields, JobSubmitted)
+        except msgspec.ValidationError as error:
+            raise CommandFailed(Exit.USAGE, f"the job cannot be submitted like this: {error}") from None
+        return await _hand_in(lab_session, body, now_ms)
+
+
+async def _hand_in(lab_session: Session, body: JobSubmitted, now_ms: Ms) -> Submitted:
+    answer: asyncio.Future[Submitted] = asyncio.get_running_loop().create_future()
+
+    def hear(_subject: str, data: bytes) -> None:
+        heard = _read(data, body.job, envelope.id)
+        if heard and not answer.done():
+            answer.set_result(heard)
+
+    envelope: Envelope[Message] = Envelope(
+        id=lab_session.ids.new(now_ms),
+        type=body.TYPE,
+        version=body.VERSION,
+        occurred_at_ms=now_ms,
+        sent_at_ms=now_ms,
+        body=body,
+    )
+    # Listening starts before the job is said, or a quick answer would be missed.
+    for message in (JobQueued, JobRefused):
+        await lab_session.bus.watch(f"{BY_MESSAGE[message].prefix}.{body.user}.{body.job}", hear)
+    await lab_session.bus.watch(f"{BY_MESSAGE[MessageRefused].prefix}.*.{body.user}", hear)
+    try:
+        await lab_session.bus.publish(subject_of(body), envelope.id, encode(envelope))
+        return await asyncio.wait_for(answer, session.PATIENCE_S)
+    except Refused as refused:
+        raise CommandFailed(Exit.REFUSED, str(refused), refused.code) from None
+    except Refusal as refusal:
+        raise CommandFailed(Exit.USAGE, refusal.problem.sentence, refusal.problem.code) from None
+    except Transient:
+        raise CommandFailed(
+            Exit.UNREACHABLE, f"it is unknown whether job {body.job} was stored: look with `allmende jobs`"
+        ) from None
+    except TimeoutError:
+        return Submitted(job=body.job, answer="stored")
+
+
+def _read(data: bytes, job: str, message: str) -> Submitted | None:
+    try:
+        body = decode(data).body
+    except Refusal:
+        return None
+    if isinstance(body, JobQueued) and body.job == job:
+        return Submitted(job=job, answer="queued", warnings=body.warnings)
+    if isinstance(body, JobRefused) and body.job == job:
+        return Submitted(job=job, answer="refused", problem=body.problem)
+    if isinstance(body, MessageRefused) and body.message == message:
+        return Submitted(job=job, answer="refused", problem=body.problem)
+    return None
+
+
+def _in_words(outcome: Submitted, protected_ms: Ms) -> str:
+    lines = []
+    if outcome.problem:
+        lines.append(f"refused: {outcome.problem.sentence} [{outcome.problem.code}]")
+    elif outcome.answer == "stored":
+        lines.append(f"{outcome.job} is stored, but admission has not answered yet. It is not lost: `allmende why {outcome.job}`")
+    else:
+        promise = "unallocated: may be interrupted at any time"
+        if protected_ms:
+            promise = f"protected for {format_duration(protected_ms)} once it starts"
+        lines.append(f"{outcome.job} queued ({promise})")
+    lines.extend(f"warning: {warning.sentence}" for warning in outcome.warnings)
+    return "\n".join(lines)
+
+
+def _environment(pairs: list[str]) -> dict[str, str]:
+    environment = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise typer.BadParameter(f"{pair!r} is not KEY=VALUE")
+        environment[key] = value
+    return environment

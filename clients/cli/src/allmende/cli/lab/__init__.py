@@ -1,0 +1,1 @@
+"""A lab on this machine: embedded servers, the four services, agents; data in one directory. Used by `up` and `demo`."""

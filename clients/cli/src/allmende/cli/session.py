@@ -1,0 +1,139 @@
+"""One command's connection to a lab: ask, publish, watch, print. Opened and closed around every command."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import msgspec
+import typer
+from msgspec import Struct
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+from allmende.chassis import rpc
+from allmende.chassis.bus import connect
+from allmende.chassis.clock import parse_clock
+from allmende.chassis.entropy import RandomIds
+from allmende.chassis.errors import Misconfigured, Transient
+from allmende.chassis.ports import Bus, Clock, Ids
+from allmende.cli.errors import CommandFailed, Exit
+from allmende.cli.place import Place, environment, find
+from allmende.proto.envelope import Refusal
+from allmende.proto.subjects import Request
+
+LabOption = Annotated[Path | None, typer.Option("--lab", help="Folder of a lab that `allmende up` keeps (default: ~/.allmende).")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of tables.")]
+WatchOption = Annotated[bool, typer.Option("--watch", help="Redraw every second until Ctrl-C.")]
+
+# People do not wait longer than this for an answer before they ask themselves whether anything happens.
+PATIENCE_S = 10.0
+REDRAW_S = 1.0
+PIPE_WIDTH = 220
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Struct)
+
+
+class Session:
+    """What a command works with. `place` says who and where, `now_ms` is the lab's clock."""
+
+    def __init__(self, place: Place, bus: Bus, clock: Clock, ids: Ids) -> None:
+        self.place = place
+        self.bus = bus
+        self.clock = clock
+        self.ids = ids
+
+    def now_ms(self) -> int:
+        """The lab's clock."""
+        return self.clock.now_ms()
+
+    async def ask(self, row: Request, request: Struct, reply: type[R]) -> R:
+        """Ask a service as this user.
+
+        Raises:
+            CommandFailed: refused, or nobody answered.
+        """
+        try:
+            answer = await rpc.ask(self.bus, row, self.place.user, request, timeout_s=PATIENCE_S)
+        except Refusal as refusal:
+            raise CommandFailed(Exit.REFUSED, refusal.problem.sentence, refusal.problem.code) from None
+        except Transient:
+            sentence = f"the {row.service} service did not answer within {PATIENCE_S:.0f} s: is it running?"
+            raise CommandFailed(Exit.UNREACHABLE, sentence) from None
+        if not isinstance(answer, reply):
+            raise CommandFailed(Exit.REFUSED, f"the {row.service} service answered with something else than {reply.__name__}")
+        return answer
+
+
+@asynccontextmanager
+async def opened(lab: Path | None) -> AsyncIterator[Session]:
+    """Connect to a lab.
+
+    Raises:
+        CommandFailed: there is none, or it cannot be reached with these credentials.
+    """
+    place = find(lab, environment())
+    try:
+        clock = parse_clock(place.clock)
+        bus = await connect(place.nats_url, role=place.role, identity=place.user, seed_file=place.seed_file, wait_s=PATIENCE_S)
+    except (Transient, Misconfigured, OSError) as error:
+        why = str(error) or "no answer"
+        raise CommandFailed(
+            Exit.UNREACHABLE, f"cannot reach the lab at {place.nats_url} ({why}): is `allmende up` running?"
+        ) from None
+    try:
+        yield Session(place, bus, clock, RandomIds())
+    finally:
+        await bus.close()
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run one command; failures become a sentence on stderr and an exit code."""
+    try:
+        return asyncio.run(work)
+    except CommandFailed as failed:
+        fail(failed)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def fail(failed: CommandFailed) -> NoReturn:
+    """Say why and leave."""
+    code = f" [{failed.code}]" if failed.code else ""
+    typer.echo(f"allmende: {failed}{code}", err=True)
+    raise typer.Exit(int(failed.exit_code))
+
+
+def console() -> Console:
+    """Where tables go. Through a pipe the lines are wide, so that nothing is folded; brackets in people's texts are no markup."""
+    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, markup=False, highlight=False)
+
+
+def show(value: Struct | dict[str, Any], drawn: RenderableType, as_json: bool) -> None:
+    """Print one answer, for programs or for people."""
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(value)))
+    else:
+        console().print(drawn)
+
+
+async def repeatedly(fetch: Callable[[], Awaitable[tuple[Struct, RenderableType]]], as_json: bool, watch: bool) -> None:
+    """Print what `fetch` brings, once or every second. With `--json --watch`: one line an answer."""
+    if not watch:
+        value, drawn = await fetch()
+        show(value, drawn, as_json)
+        return
+    if as_json:
+        while True:
+            value, _ = await fetch()
+            typer.echo(msgspec.json.encode(value))
+            await asyncio.sleep(REDRAW_S)
+    _, drawn = await fetch()
+    with Live(drawn, console=console(), auto_refresh=False, screen=sys.stdout.isatty()) as live:
+        while True:
+            live.update(drawn, refresh=True)
+            await asyncio.sleep(REDRAW_S)
+            _, drawn = await fetch()
