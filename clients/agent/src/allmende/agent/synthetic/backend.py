@@ -42,8 +42,9 @@ class SyntheticBackend:
         """Move the cluster from due instant to due instant."""
         self._notices = notices
         while True:
-            self._stir.clear()
             self._move(self._clock.now_ms())
+            # After the move, which stirs as well: cleared before it, the loop would wake itself for ever.
+            self._stir.clear()
             due_ms = self._cluster.next_due_ms
             if due_ms is None:
                 await self._stir.wait()
