@@ -33,6 +33,9 @@ class Bookings(Protocol):
     async def lock(self, tx: Transaction, clusters: Iterable[str]) -> None:
         """Lock clusters, always in the order of their names, so that two replicas never wait for one another in a circle."""
 
+    async def know(self, tx: Transaction, clusters: Iterable[str]) -> None:
+        """Have a row for each cluster, from the first message on."""
+
     async def attempts(self, tx: Transaction, names: Iterable[str]) -> dict[AttemptKey, Attempt]:
         """What is known of attempts, on whichever cluster."""
 
@@ -96,7 +99,7 @@ class Readings(Protocol):
     """Reads for standings and answers."""
 
     async def clusters(self, connection: Connection) -> list[ClusterRow]:
-        """All clusters that have reported a node, by name."""
+        """All clusters that have ever said anything, by name."""
 
     async def one_cluster(self, connection: Connection, cluster: str) -> ClusterRow | None:
         """One of them."""

@@ -104,4 +104,4 @@ class Answers:
 
 
 def _unknown(cluster: str) -> Refusal:
-    return Refusal("unknown_cluster", f"no node of a cluster {cluster!r} was ever reported; `allmende nodes` lists what is known")
+    return Refusal("unknown_cluster", f"nothing was ever heard of a cluster {cluster!r}; `allmende nodes` lists what is known")

@@ -81,6 +81,7 @@ class Hearing:
             await read_in(tx, self._trees)
         due = await self._rounds.due(tx, now_ms)
         await self._store.lock(tx, heard.clusters | due)
+        await self._store.know(tx, heard.clusters)
         limits = Limits(now_ms, self._allowance_ms)
         steps, faults = believed(heard.steps, limits)
         await self._store.add_steps(tx, steps)

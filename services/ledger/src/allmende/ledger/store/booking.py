@@ -34,6 +34,12 @@ class BookingStore:
         for cluster in sorted(clusters):
             await tx.lock(f"cluster:{cluster}")
 
+    async def know(self, tx: Transaction, clusters: Iterable[str]) -> None:
+        """Have a row for each cluster, from the first message on."""
+        names = sorted(clusters)
+        if names:
+            await tx.connection.execute(_SQL["add_clusters"], names)
+
     async def attempts(self, tx: Transaction, names: Iterable[str]) -> dict[AttemptKey, Attempt]:
         """What is known of attempts, on whichever cluster."""
         rows = await tx.connection.fetch(_SQL["attempts"], list(names))
@@ -91,7 +97,6 @@ class BookingStore:
         newest: dict[tuple[str, str, Ms], NodeStep] = {}
         for step in sorted(steps, key=lambda each: each.seq):
             newest[step.cluster, step.node, step.at_ms] = step
-        await tx.connection.execute(_SQL["add_clusters"], sorted({step.cluster for step in steps}))
         await tx.connection.execute(_SQL["add_steps"], *_columns([newest[key] for key in sorted(newest)], 6))
 
 

@@ -17,7 +17,7 @@ class ReadingStore:
     """The queries of standings and answers."""
 
     async def clusters(self, connection: Connection) -> list[ClusterRow]:
-        """All clusters that have reported a node, by name."""
+        """All clusters that have ever said anything, by name."""
         return [ClusterRow(*row.values()) for row in await connection.fetch(_SQL["clusters"])]
 
     async def one_cluster(self, connection: Connection, cluster: str) -> ClusterRow | None:
