@@ -1,6 +1,7 @@
 """An attempt's life, in whatever order the messages come: contract §5 to §7, one sentence a row."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pytest
@@ -62,7 +63,7 @@ class Row(NamedTuple):
 
     steps: list[Callable[[Books], None]]
     expected: str
-    job: dict[str, object] = {}
+    job: Mapping[str, object] = MappingProxyType({})
 
 
 ROWS: dict[str, Row] = {

@@ -47,11 +47,11 @@ SELECT budget, body FROM unnest($1::text[], $2::text[]) AS put (budget, body)
 ON CONFLICT (budget) DO UPDATE SET body = excluded.body
 
 -- name: put_known_revision
-INSERT INTO known_revision (body) VALUES ($1) ON CONFLICT (only) DO UPDATE SET body = excluded.body
+INSERT INTO known_revision (body) VALUES ($1) ON CONFLICT (one) DO UPDATE SET body = excluded.body
 
 -- name: put_tree
 INSERT INTO tree (revision, budgets) VALUES ($1, $2)
-ON CONFLICT (only) DO UPDATE SET revision = excluded.revision, budgets = excluded.budgets
+ON CONFLICT (one) DO UPDATE SET revision = excluded.revision, budgets = excluded.budgets
 
 -- name: put_payloads
 INSERT INTO payload (job, body) SELECT job, body FROM unnest($1::text[], $2::text[]) AS put (job, body)

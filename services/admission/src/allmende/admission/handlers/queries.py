@@ -27,8 +27,9 @@ V = TypeVar("V", bound=Struct)
 # A reply has at most 64 KiB; the rest is for the frame around the entries.
 REPLY_BYTES = 56 * 1024
 DECISIONS_MAX = 100
-# Working out the order of 2,000 jobs takes some 30 ms, so who looks again within a second gets the same page.
+# Working out the order of 2,000 jobs takes some 30 ms, so who looks at a long queue again within a second gets the same page.
 ORDER_KEPT_MS = SECOND_MS
+LONG_QUEUE = 200
 
 _encode = msgspec.json.Encoder().encode
 
@@ -128,7 +129,8 @@ class Queries:
     def _order(self, cluster: str | None) -> list[Waiting]:
         books, now_ms = self._desk.known(), self._clock.now_ms()
         kept = self._orders.get(cluster)
-        if kept is None or not kept.at_ms <= now_ms <= kept.at_ms + ORDER_KEPT_MS * self._clock.rate:
+        fresh = kept is not None and kept.at_ms <= now_ms <= kept.at_ms + ORDER_KEPT_MS * self._clock.rate
+        if kept is None or not fresh or len(kept.waiting) < LONG_QUEUE:
             kept = _Order(now_ms, explaining.queue(books, self._desk.outlooks, cluster))
             if len(self._orders) > _CLUSTERS_KEPT:
                 self._orders.clear()

@@ -75,11 +75,11 @@ CREATE TABLE known_budget (
     body text NOT NULL
 );
 CREATE TABLE known_revision (
-    only boolean PRIMARY KEY DEFAULT true CHECK (only),
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
     body text NOT NULL
 );
 CREATE TABLE tree (
-    only boolean PRIMARY KEY DEFAULT true CHECK (only),
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
     revision bigint NOT NULL,
     budgets text NOT NULL
 );

@@ -18,8 +18,8 @@ from allmende.proto.units import LARGEST_AMOUNT, GpuMs, Ms
 Source: TypeAlias = tuple[str | None, int]
 """Interruptible GPUs of one leaf (None: unallocated) and one priority."""
 
-# Looking at a job costs some 50 us; the next pass looks on. 64 claims may be open, so eight times as many looks find them.
-LOOKS_MAX = 512
+# Looking at a job costs some 20 us; the next pass looks on. 64 claims may be open, so four times as many looks find them.
+LOOKS_MAX = 256
 _NEVER = LARGEST_AMOUNT
 
 
@@ -140,6 +140,7 @@ class _Seen:
         self._known = {victim for victim, _priority in sources if victim is not None and standings.knows(victim)}
         self._all = frozenset(sources)
         self._small: set[tuple[int, int, str | None, tuple[str, ...]]] = set()
+        self._failed: dict[tuple[str, int, int, str | None, tuple[str, ...]], list[tuple[int, GpuMs]]] = {}
         self._hopeless: dict[str, bool] = {}
         # Of each claimant's and victim's leaf: the largest hold known to be lawful, the smallest known not to be.
         self._bounds: dict[tuple[str, str], tuple[GpuMs, GpuMs]] = {}
@@ -172,12 +173,19 @@ class _Seen:
             return None
         assert turn.leaf is not None
         shape = turn.group.shape
-        sources = self._displaceable(turn.leaf, job.priority, job.next_slice_ms * job.gpus)
+        hold = job.next_slice_ms * job.gpus
+        failed = self._failed.setdefault((turn.leaf, shape.replicas, shape.gpus, shape.model, shape.avoid), [])
+        # Who holds more at no higher priority may displace no more.
+        if any(job.priority <= priority and hold >= less for priority, less in failed):
+            return None
+        sources = self._displaceable(turn.leaf, job.priority, hold)
         if not sources:
+            failed.append((job.priority, hold))
             return None
         if self._pool.most(shape, sources) < shape.replicas:
             if self._pool.most(shape, self._all) < shape.replicas:
                 self._small.add((shape.replicas, shape.gpus, shape.model, shape.avoid))
+            failed.append((job.priority, hold))
             return None
         return sources
 

@@ -5,7 +5,7 @@ Pure. Never looks at a node: the caller says whether a job could be placed.
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from allmende.admission.model.books import Group, Turn
 from allmende.admission.rules.standings import Standings
@@ -14,6 +14,9 @@ from allmende.proto.units import Ms
 
 Skip = Callable[[str | None, Group], bool]
 """(leaf, group): True when nobody of the group needs to be tried."""
+
+
+_Key: TypeAlias = tuple[int, int, Ms, str]
 
 
 class Next(NamedTuple):
@@ -35,11 +38,14 @@ class LeafLine:
         self._leaf, self._groups = leaf, groups
         self._at = dict.fromkeys(groups, 0)
         self._received = dict(held)
-        self._heap = [(self._key(group), group) for group in groups]
-        heapq.heapify(self._heap)
+        self._heap: list[tuple[_Key, Group]] | None = None
 
     def next(self, skip: Skip) -> tuple[Group, str] | None:
         """The group and job whose turn it is, or None when none is left."""
+        if self._heap is None:
+            # Made at the first look: by then most shapes have failed already, and their groups need no key.
+            self._heap = [(self._key(group), group) for group in self._groups if not skip(self._leaf, group)]
+            heapq.heapify(self._heap)
         while self._heap:
             stored, group = self._heap[0]
             if self._at[group] >= len(self._groups[group]) or skip(self._leaf, group):
@@ -60,7 +66,7 @@ class LeafLine:
         self._received[group.user] = self._received.get(group.user, 0) + group.shape.replicas * group.shape.gpus
         self.passed(group)
 
-    def _key(self, group: Group) -> tuple[int, int, Ms, str]:
+    def _key(self, group: Group) -> _Key:
         submitted_ms, job = self._groups[group][self._at[group]]
         # Priority orders jobs inside one leaf; the unallocated of all leaves stand in one line and know none (contract §4).
         priority = 0 if self._leaf is None else -group.priority
@@ -79,15 +85,19 @@ class AllocatedLine:
         self._heap: list[tuple[LeafKey, str]] = [(standings.key(leaf), leaf) for leaf in self._lines]
         heapq.heapify(self._heap)
         self._exhausted: list[str] = []
+        # (version of the standings, leaf) for which the top of the heap is known to be right.
+        self._checked: tuple[int, str] | None = None
 
     def next(self, skip: Skip) -> Next | None:
         """The job whose turn it is; the same again until `passed` or `served` is told."""
         while self._heap:
             stored, leaf = self._heap[0]
-            key = self._standings.key(leaf)
-            if key != stored:
-                heapq.heapreplace(self._heap, (key, leaf))
-                continue
+            if self._checked != (self._standings.version, leaf):
+                key = self._standings.key(leaf)
+                if key != stored:
+                    heapq.heapreplace(self._heap, (key, leaf))
+                    continue
+                self._checked = (self._standings.version, leaf)
             found = self._lines[leaf].next(skip)
             if found is not None:
                 return Next(leaf, *found)

@@ -15,6 +15,8 @@ class Standings:
     """The standings of one cluster during one pass: every grant counts at once, at the leaf and at all its ancestors."""
 
     def __init__(self, books: Books, cluster: str) -> None:
+        self.version = 0
+        """Grows with every hold."""
         counted = books.counted.get(cluster, {})
         self.now = {name: Standing(each.used_gpu_ms, each.entitlement_gpu_ms) for name, each in counted.items()}
         self.revision = max((each.usage_revision for each in counted.values()), default=0)
@@ -41,13 +43,14 @@ class Standings:
 
     def hold(self, leaf: str, amount: GpuMs) -> None:
         """Count a hold."""
+        self.version += 1
         for budget in self.paths[leaf]:
             self.now[budget] = self.now[budget].after(amount)
 
     def with_holds(self, holds: Iterable[tuple[str, GpuMs]]) -> "Standings":
         """A copy that counts these holds (leaf, GPU-ms) as well."""
         copy = Standings.__new__(Standings)
-        copy.now, copy.revision, copy.paths = dict(self.now), self.revision, self.paths
+        copy.now, copy.revision, copy.paths, copy.version = dict(self.now), self.revision, self.paths, 0
         for leaf, amount in holds:
             if copy.knows(leaf):
                 copy.hold(leaf, amount)
