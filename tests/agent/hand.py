@@ -22,9 +22,10 @@ M = TypeVar("M", bound=Message)
 class Hand:
     """`says` and `confirms` for the services, `heard` for what came from agents. `payloads` decides what a grant runs."""
 
-    def __init__(self, services: Bus, ids: Ids, clock: Clock, ledger: Bus | None = None) -> None:
+    def __init__(self, services: Bus, ids: Ids, clock: Clock, ledger: Bus | None = None, watcher: Bus | None = None) -> None:
         self.bus = services
         self._ledger = ledger or services
+        self._watcher = watcher or services
         self._ids = ids
         self._clock = clock
         self.payloads: dict[str, Payload | Exception] = {}
@@ -38,7 +39,7 @@ class Hand:
         await self.bus.answer("admission", "1.0.0", [rpc.endpoint(PAYLOAD, self._payload)])
         for row in SUBJECTS:
             if row.owner == "agent":
-                self._stops.append(await self.bus.watch(row.pattern, lambda _, data: self.envelopes.append(decode(data))))
+                self._stops.append(await self._watcher.watch(row.pattern, lambda _, data: self.envelopes.append(decode(data))))
 
     async def _payload(self, caller: str, query: PayloadQuery) -> PayloadReply:
         self.asked.append(query.attempt)
