@@ -58,7 +58,10 @@ class Answers:
         )
 
     async def postings(self, caller: str, query: PostingsQuery) -> PostingsPage:
-        """Raw postings, up to 230 a reply. A number that is missing was rolled back; a number never comes later than a greater one of its cluster."""
+        """Raw postings in the order of their numbers, up to 230 a reply.
+
+        A missing number was rolled back. Within a cluster none appears after a greater one: writers hold its lock until the commit.
+        """
         limit = min(query.limit, POSTINGS_MAX)
         async with self._db.reading() as connection:
             rows = await self._store.postings(connection, query.cluster, query.after, limit)

@@ -17,7 +17,7 @@ from allmende.ledger.model import Attempt, AttemptKey, Ended, Fact, Fault, Limit
 from allmende.ledger.ports import Bookings, Trees
 from allmende.ledger.rules.attempts import Learnt, learn
 from allmende.ledger.rules.capacity import believed
-from allmende.ledger.rules.posting import Loaded, completed, post
+from allmende.ledger.rules.posting import Entries, Loaded, completed, post
 from allmende.ledger.rules.tree import Revision
 from allmende.proto.admission import AttemptProtected, JobGranted
 from allmende.proto.agent import AttemptEnded, AttemptStarted, NodeReported, UsageTick
@@ -111,17 +111,18 @@ class Hearing:
         await self._store.save_attempts(tx, [*changed, *(Attempt(*key) for key in strangers)])
         await self._store.save_counters(tx, entries.counters)
         await self._store.add_postings(tx, entries.postings, entries.buckets)
-        confirmed = await self._complete(tx, learnt, heard)
+        confirmed = await self._complete(tx, learnt, heard, entries)
         return confirmed, [*learnt.faults, *entries.faults]
 
-    async def _complete(self, tx: Transaction, learnt: Learnt, heard: Heard) -> tuple[AttemptKey, ...]:
-        """Every complete attempt that the batch speaks of is confirmed, also again: the agent has not heard it."""
+    async def _complete(self, tx: Transaction, learnt: Learnt, heard: Heard, entries: Entries) -> tuple[AttemptKey, ...]:
+        """The complete ones of the attempts that ended or advanced; one whose end is said again is confirmed again."""
         spoken = {(fact.cluster, fact.attempt) for fact in heard.facts if isinstance(fact, Ended)} | learnt.priced
-        spoken |= {(reading.cluster, reading.attempt) for reading in heard.readings}
+        spoken |= {(counter.cluster, counter.attempt) for counter in entries.counters}
         asked = {key for key in spoken if _is_ended(learnt.attempts, key)}
-        if not asked:
-            return ()
-        return completed(learnt.attempts, await self._store.counters_of_attempts(tx, sorted(asked)), asked)
+        # Of most attempts every replica is at hand already.
+        partly = sorted(key for key in asked if not entries.has_all_of(learnt.attempts[key]))
+        counters = [*entries.at_hand, *await self._store.counters_of_attempts(tx, partly)]
+        return completed(learnt.attempts, counters, asked)
 
     def _refusals(self, events: Sequence[Event], faults: Iterable[Fault], now_ms: Ms) -> Iterator[Draft]:
         """One word a message, to its publisher. Faults of older messages are only kept."""

@@ -3,6 +3,7 @@
 Double entry: a posting debits the cluster's capacity and credits a budget, or `unallocated`. Never reads a table or a clock.
 """
 
+from collections import Counter as Multiset
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
@@ -39,12 +40,18 @@ class Loaded(NamedTuple):
 
 
 class Entries(NamedTuple):
-    """What a batch writes."""
+    """What a batch writes. `at_hand`: all counters that were loaded or written, as they now stand."""
 
     counters: Sequence[Counter]
     postings: Sequence[Posting]
     buckets: Mapping[BucketKey, GpuMs]
     faults: Sequence[Fault]
+    at_hand: Sequence[Counter]
+    replicas: Mapping[AttemptKey, int]
+
+    def has_all_of(self, attempt: Attempt) -> bool:
+        """True when the counters of every granted replica are at hand."""
+        return attempt.grant is not None and self.replicas.get(attempt.key, 0) >= attempt.grant.replicas
 
 
 def post(loaded: Loaded, readings: Iterable[Reading], limits: Limits) -> Entries:
@@ -70,7 +77,9 @@ def post(loaded: Loaded, readings: Iterable[Reading], limits: Limits) -> Entries
                 epochs[counter.epoch] = counter
                 changed.add((*replica, counter.epoch))
     counters = [shelf[key[:3]][key[3]] for key in sorted(changed)]
-    return Entries(counters, postings, _buckets(postings), faults)
+    at_hand = [counter for epochs in shelf.values() for counter in epochs.values()]
+    replicas = Multiset(key[:2] for key, epochs in shelf.items() if epochs)
+    return Entries(counters, postings, _buckets(postings), faults, at_hand, replicas)
 
 
 def _shelve(counters: Iterable[Counter]) -> dict[ReplicaKey, dict[int, Counter]]:
