@@ -11,8 +11,8 @@
 
 The NATS server is started for each test (0.3 s), with the streams and consumers of `topology.apply` for clusters c1 and c2. Users
 are the topology command, the services, the two agents, and whomever a test asks for: `await lab.bus("user", "zoe")` makes zoe.
-PostgreSQL runs once a session without syncing; a test gets a database of its own when it first asks for one. Nothing is shared
-between tests. A test that cannot have servers here skips and says why.
+PostgreSQL runs once a session; a test gets a database of its own when it first asks for one. Neither server syncs its disk. Nothing
+is shared between tests. A test that cannot have servers here skips and says why.
 
 `lab.clock` is a ManualClock, and `lab.ids` CountingIds, for what runs inside the test; a process of its own gets the real clock, or
 what `lab.env(service, clock=...)` says.
@@ -83,7 +83,9 @@ class Lab:
         """Start the server and make streams and consumers."""
         for user in accounts.users_of(CLUSTERS, ["alice", "bob"], [NAMES["gateway"]], [NAMES["operator"]], [NAMES["dashboard"]]):
             self._users[user] = accounts.keep(self.directory / "keys", user)
-        self._nats = await start_nats(self.directory / "nats", tuple(self._users.values()), server_name=self.name)
+        self._nats = await start_nats(
+            self.directory / "nats", tuple(self._users.values()), server_name=self.name, sync_always=False
+        )
         admin = await self.bus("admin")
         await topology.apply(admin, CLUSTERS, ack_wait_ms=ack_wait_ms)
 

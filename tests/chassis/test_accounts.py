@@ -55,6 +55,7 @@ def test_the_configuration_syncs_always_and_pins_the_form_of_acknowledgements(tm
     assert "sync_interval: always" in text
     assert "feature_flags { js_ack_fc_v2: false }" in text
     assert "allow_responses: true" in text
+    assert "sync_interval" not in accounts.render(CONF._replace(sync_always=False), [])
     # An older server refuses to start on a field that it does not know.
     assert "feature_flags" not in accounts.render(CONF._replace(version=(2, 12, 3)), [])
 

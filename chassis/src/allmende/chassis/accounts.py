@@ -110,7 +110,10 @@ def _write_secret(path: Path, data: bytes) -> None:
 
 
 class ServerConf(NamedTuple):
-    """What the configuration says beside the users. `port` -1: any free one, told in `ports_dir`."""
+    """What the configuration says beside the users. `port` -1: any free one, told in `ports_dir`.
+
+    `sync_always` False is for tests alone: a confirmed message outlives the server, but not the machine.
+    """
 
     server_name: str
     store_dir: Path
@@ -118,6 +121,7 @@ class ServerConf(NamedTuple):
     port: int = -1
     ports_dir: Path | None = None
     version: tuple[int, int, int] = (2, 15, 0)
+    sync_always: bool = True
 
 
 # nats-server 2.14 knows feature flags, and refuses to start on a field it does not know.
@@ -137,7 +141,8 @@ def render(conf: ServerConf, accounts: Sequence[Account]) -> str:
     ]
     if conf.ports_dir is not None:
         lines.append(f"ports_file_dir: {_quoted(str(conf.ports_dir))}")
-    lines += [f"jetstream {{ store_dir: {_quoted(str(conf.store_dir))}, sync_interval: always, max_file_store: {MAX_FILE_BYTES} }}"]
+    sync = "sync_interval: always, " if conf.sync_always else ""
+    lines.append(f"jetstream {{ store_dir: {_quoted(str(conf.store_dir))}, {sync}max_file_store: {MAX_FILE_BYTES} }}")
     if conf.version >= _FEATURE_FLAGS_SINCE:
         lines.append("feature_flags { js_ack_fc_v2: false }")
     lines += ["system_account: SYS", "accounts {", "  SYS {}", "  ALLMENDE {", "    jetstream: enabled", "    users: ["]

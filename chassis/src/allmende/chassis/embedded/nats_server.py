@@ -52,10 +52,13 @@ def _version(program: str) -> tuple[int, int, int] | None:
 class NatsServer:
     """A nats-server with its data in a folder. The port is chosen at the first start and kept for later ones of this object."""
 
-    def __init__(self, directory: Path, users: Sequence[Account], server_name: str, port: int = 0) -> None:
+    def __init__(
+        self, directory: Path, users: Sequence[Account], server_name: str, port: int = 0, *, sync_always: bool = True
+    ) -> None:
         self.directory = directory.resolve()
         self.server_name = server_name
         self.port = port
+        self._sync_always = sync_always
         self._users = tuple(users)
         self._program, self._version = find_nats_server()
         self._process: Guarded | None = None
@@ -89,6 +92,7 @@ class NatsServer:
             port=self.port or -1,
             ports_dir=self._ports,
             version=self._version,
+            sync_always=self._sync_always,
         )
         accounts.write(path, conf, self._users)
         return path
@@ -157,12 +161,16 @@ class NatsServer:
         await asyncio.to_thread(self._process.kill)
 
 
-async def start_nats(directory: Path, users: Sequence[Account], *, server_name: str, port: int = 0) -> NatsServer:
+async def start_nats(
+    directory: Path, users: Sequence[Account], *, server_name: str, port: int = 0, sync_always: bool = True
+) -> NatsServer:
     """Start a nats-server with its data and configuration in a folder. Port 0: any free one.
+
+    `sync_always` False (tests only): quicker, and what was confirmed can be lost when the machine, not the server, dies.
 
     Raises:
         Misconfigured: no usable program, or it did not come up.
     """
-    server = NatsServer(directory, users, server_name, port)
+    server = NatsServer(directory, users, server_name, port, sync_always=sync_always)
     await server.start()
     return server
