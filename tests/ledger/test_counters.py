@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allmende.ledger.model import BUCKET_MS, Fact, Limits, Reading
+from allmende.ledger.model import BUCKET_MS, Fact, Limits, Reading, Started
 from allmende.proto.units import HOUR_MS, MINUTE_MS
 from tests.ledger.builders import START_MS, id_of
 from tests.ledger.paper import NOW_MS, Paper, end, grant, reading
@@ -152,6 +152,28 @@ def test_an_end_is_confirmed_when_every_replica_has_said_its_last() -> None:
     paper.hear(reading(80, 5, replica=1))
     assert not paper.confirmed, "replica 1 has not reached the end, and this was not its final counter"
     paper.hear(reading(80, 5, replica=1, final=True))
+    assert paper.confirmed == {("c1", id_of(1))}
+
+
+def test_replicas_that_never_began_hold_up_no_confirmation() -> None:
+    paper = Paper()
+    paper.hear(
+        grant(replicas=8), *(reading(100, 5, replica=replica, final=True) for replica in range(4)), end(1, T + 100, "stopped")
+    )
+    assert paper.confirmed == {("c1", id_of(1))}
+
+
+def test_an_attempt_that_ended_before_it_began_is_confirmed() -> None:
+    paper = Paper()
+    paper.hear(grant(), end(1, T + 100, "stopped"))
+    assert paper.confirmed == {("c1", id_of(1))}
+
+
+def test_an_attempt_that_ran_is_not_confirmed_before_its_counters_came() -> None:
+    paper = Paper()
+    paper.hear(grant(), Started("start-1", "c1", id_of(1), T), end(1, T + 100))
+    assert not paper.confirmed
+    paper.hear(reading(100, 1))
     assert paper.confirmed == {("c1", id_of(1))}
 
 

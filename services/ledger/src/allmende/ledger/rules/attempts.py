@@ -71,12 +71,24 @@ def _fault(fact: Fact, code: str, sentence: str) -> Fault:
 def is_complete(attempt: Attempt, counters: Iterable[Counter]) -> bool:
     """True when nothing more can come that would be posted: the agent may forget the attempt.
 
-    Granted, ended, and for every replica either its final counter came with the end, or some epoch reaches the end. What never
+    Granted, ended, and for every replica either its final counter came with the end, or some epoch reaches the end. A replica that
+    was never heard of when others sent their finals had not begun; nor had an attempt without start and counters. What never
     started has no counters; the last counters of a lost node are lost with it, and death ends at the last counter (contract §3).
     """
     if attempt.grant is None or attempt.ended_at_ms is None:
         return False
     if attempt.outcome in ("never_started", "node_lost"):
         return True
-    done = {each.replica for each in counters if each.final or each.to_ms >= attempt.ended_at_ms}
+    heard: set[int] = set()
+    done: set[int] = set()
+    with_finals = False
+    for each in counters:
+        heard.add(each.replica)
+        with_finals = with_finals or each.final
+        if each.final or each.to_ms >= attempt.ended_at_ms:
+            done.add(each.replica)
+    if not heard:
+        return attempt.started_at_ms is None
+    if with_finals and attempt.grant.replicas <= FINALS_MAX:
+        return done == heard
     return len(done) >= attempt.grant.replicas
