@@ -88,6 +88,9 @@ class _Demo:
             await recorder.listen(self.bus)
             start_synthetic(self.lab, self._synthetic_settings())
             await self._wait_until_ready()
+            if self.interrupted.is_set():
+                self.say("interrupted before the load began: there is nothing to judge")
+                return 0
             began_ms = self.clock.now_ms()
             self._start_workload()
             await self._watch(recorder, began_ms)
@@ -216,7 +219,8 @@ class _Demo:
             "--evictions": self.folder / "evictions.jsonl",
             "--workload": self.folder / "workload.jsonl",
         }
-        arguments = [text for option, path in files.items() for text in (option, str(path))]
+        # A load that was interrupted as it started has written nothing.
+        arguments = [text for option, path in files.items() if path.exists() for text in (option, str(path))]
         output = await _output(python("allmende.agent.audit", *arguments, "--warmup-ms", warm_up), "the audit")
         return msgspec.json.decode(output, type=dict[str, object])
 
