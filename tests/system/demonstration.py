@@ -59,8 +59,8 @@ class Demo:
         except TimeoutError:
             raise AssertionError(f"within {PATIENCE_S:g} s this did not come about: {what}\n{self.screen}\n{self.logs()}") from None
 
-    async def ended(self) -> dict[str, Any]:
-        """Wait for its end; returns the figures. It ends with code 0 and leaves nothing behind."""
+    async def ended(self) -> None:
+        """Wait for its end: it ends with code 0 and leaves nothing behind."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 code = await self.process.wait()
@@ -69,7 +69,12 @@ class Demo:
         left = processes_of(self.folder)
         assert not left, f"left behind: {left}\n{self.screen}"
         assert code == 0, f"exit code {code}\n{self.screen}\n{self.logs()}"
+
+    async def judged(self) -> dict[str, Any]:
+        """Wait for its end and return its figures, which have all stable names and zeros where zeros are promised."""
+        await self.ended()
         figures: dict[str, Any] = msgspec.json.decode(self.json_file.read_bytes())
+        check_figures(figures)
         return figures
 
     def truths(self) -> int:
@@ -85,15 +90,9 @@ class Demo:
         command = f"allmende.{name}"
         return next((pid for pid, words in processes_of(self.folder).items() if words[-1:] == [command]), None)
 
-    def answers(self, name: str) -> bool:
-        """True when this service's process listens where its port file says: it is up again."""
-        pid = self.service(name)
-        if pid is None:
-            return False
-        try:
-            return (self.folder / "ports" / name).stat().st_mtime > _started_at(pid)
-        except OSError:
-            return False
+    def port_file(self, name: str) -> Path:
+        """Where a service writes its port once it is up."""
+        return self.folder / "ports" / name
 
     def logs(self) -> str:
         """The last lines of every log, for a failure."""
@@ -154,10 +153,6 @@ def processes_of(folder: Path) -> dict[int, list[str]]:
     return {pid: words for pid, words in found.items() if words != [""]}
 
 
-def _started_at(pid: int) -> float:
-    return Path(f"/proc/{pid}").stat().st_mtime
-
-
 def _kill(pid: int) -> None:
     try:
         os.kill(pid, signal.SIGKILL)
@@ -170,7 +165,7 @@ def check_figures(figures: Mapping[str, Any]) -> None:
     for name in COUNTS:
         assert type(figures[name]) is int, f"{name}: {figures[name]!r}"
     for name in FRACTIONS:
-        assert figures[name] is None or 0 <= float(figures[name]), f"{name}: {figures[name]!r}"
+        assert figures[name] is None or float(figures[name]) >= 0, f"{name}: {figures[name]!r}"
     assert set(figures["waits_s"]) >= {"debug", "all", "large"}
     for name, waits in figures["waits_s"].items():
         assert set(waits) >= PERCENTILES, f"{name}: {waits}"

@@ -1,0 +1,1 @@
+"""Real servers and processes that are killed, cut off and started again."""
