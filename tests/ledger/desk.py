@@ -25,13 +25,15 @@ from tests.ledger.builders import START_MS, id_of, read
 class Desk:
     """A ledger at a clock that tests turn."""
 
-    def __init__(self, db: Database, clock: ManualClock, start: int = 1, allowance_ms: int = 5 * SECOND_MS) -> None:
+    def __init__(
+        self, db: Database, clock: ManualClock, start: int = 1, allowance_ms: int = 5 * SECOND_MS, slice_cap_ms: int = 8 * HOUR_MS
+    ) -> None:
         self.db, self.clock = db, clock
         ids = CountingIds(start)
         self.health = Health()
-        self._rounds = Rounds(ReadingStore(), TreeStore(), clock, ids, self.health, window_ms=7 * DAY_MS, slice_cap_ms=8 * HOUR_MS)
+        self._rounds = Rounds(ReadingStore(), TreeStore(), clock, ids, self.health, window_ms=7 * DAY_MS, slice_cap_ms=slice_cap_ms)
         self.hearing = Hearing(BookingStore(), TreeStore(), self._rounds, clock, ids, allowance_ms)
-        self._answers = Answers(db, ReadingStore(), self._rounds, clock, silence_ms=30 * SECOND_MS)
+        self.answers = Answers(db, ReadingStore(), self._rounds, clock, silence_ms=30 * SECOND_MS)
         self._seq = start * 1_000_000
 
     async def hear(self, *bodies: Message, sent_at_ms: int | None = None) -> list[Any]:
@@ -65,15 +67,21 @@ class Desk:
 
     async def standings(self, cluster: str = "c1") -> dict[str, Any]:
         """Today's standings by budget."""
-        reply = await self._answers.standings("olga", StandingsQuery(cluster=cluster))
-        return {each.budget: each for each in reply.standings}
+        found: dict[str, Any] = {}
+        after: str | None = None
+        while True:
+            reply = await self.answers.standings("olga", StandingsQuery(cluster=cluster, after=after))
+            found |= {each.budget: each for each in reply.standings}
+            after = reply.next_after
+            if after is None:
+                return found
 
     async def postings(self, cluster: str = "c1") -> list[Posting]:
         """All postings."""
         found: list[Posting] = []
         after: int | None = 0
         while after is not None:
-            page = await self._answers.postings("olga", PostingsQuery(cluster=cluster, after=after))
+            page = await self.answers.postings("olga", PostingsQuery(cluster=cluster, after=after))
             found += page.postings
             after = page.next_after
         return found
@@ -83,14 +91,14 @@ class Desk:
         found: list[BucketBooks] = []
         at_ms: int | None = from_ms
         while at_ms is not None:
-            page = await self._answers.books("olga", CapacityQuery(cluster=cluster, from_ms=at_ms, to_ms=to_ms, step_ms=step_ms))
+            page = await self.answers.books("olga", CapacityQuery(cluster=cluster, from_ms=at_ms, to_ms=to_ms, step_ms=step_ms))
             found += page.buckets
             at_ms = page.next_from_ms
         return found
 
     async def state(self, cluster: str = "c1") -> LedgerState:
         """How complete the books are."""
-        return await self._answers.state("olga", LedgerStateQuery(cluster=cluster))
+        return await self.answers.state("olga", LedgerStateQuery(cluster=cluster))
 
     async def faults(self) -> dict[tuple[str, str], int]:
         """Times by what and code."""

@@ -1,8 +1,12 @@
 """The handler over a real database: what a story of messages leaves in the books, and what is said."""
 
-from allmende.proto.ledger import UsageConfirmed, UsageStanding
+import msgspec
+
+from allmende.proto.budget import Budget, BudgetChanged
+from allmende.proto.envelope import MAX_MESSAGE_BYTES
+from allmende.proto.ledger import StandingsQuery, UsageConfirmed, UsageStanding
 from allmende.proto.units import HOUR_MS, MINUTE_MS
-from tests.ledger.builders import START_MS, counter, ended, granted, id_of, node, started, tick, tree
+from tests.ledger.builders import START_MS, TREE, complete, counter, ended, granted, id_of, node, started, tick, tree
 from tests.ledger.desk import Desk, clock_at, joined, refusals
 from tests.servers import Lab
 
@@ -123,3 +127,38 @@ async def test_every_gpu_is_in_one_account_in_every_minute(lab: Lab) -> None:
     assert seen[15] == (0, 6, 0, 0, 6, 12)
     assert seen[19] == (0, 3, 0, 3, 6, 12), "after its last counter the attempt is unknown, not idle"
     assert seen[29] == (0, 0, 0, 6, 6, 12)
+
+
+async def test_every_answer_fits_one_message_however_many_budgets_there_are(lab: Lab) -> None:
+    desk = await desk_of(lab)
+    many = (
+        Budget(budget="org"),
+        *(Budget(budget="b" * 58 + f"{number:05d}", parent="org", share_ppm=1_000) for number in range(400)),
+    )
+    await desk.hear(*tree(many), node())
+    assert len(await desk.standings()) == 401
+    reply = await desk.answers.standings("olga", StandingsQuery(cluster="c1"))
+    assert len(msgspec.json.encode(reply)) < MAX_MESSAGE_BYTES
+
+
+async def test_a_share_changed_in_mid_window_counts_from_the_moment_it_changed(lab: Lab) -> None:
+    desk = Desk(await lab.database("ledger"), clock_at(0), slice_cap_ms=0)
+    await desk.hear(*tree(), node(gpus=8))
+    changed = [Budget(budget="vision", parent="org", share_ppm=200_000) if each.budget == "vision" else each for each in TREE]
+    desk.clock.advance(HOUR_MS)
+    await desk.hear(BudgetChanged(budget="vision", revision=2, definition=changed[1]), complete(changed, 2, START_MS + HOUR_MS))
+    desk.clock.advance(HOUR_MS)
+    found = (await desk.standings())["vision"]
+    assert (found.tree_revision, found.entitlement_gpu_ms) == (2, 8 * HOUR_MS * 6 // 10 + 8 * HOUR_MS * 2 // 10)
+
+
+async def test_a_revision_that_arrives_after_its_successor_takes_its_place_in_history(lab: Lab) -> None:
+    shares = {1: 600_000, 2: 100_000, 3: 300_000}
+    desk = Desk(await lab.database("ledger"), clock_at(3), slice_cap_ms=0)
+    said = {}
+    for revision, ppm in shares.items():
+        budgets = [each if each.budget != "vision" else Budget(budget="vision", parent="org", share_ppm=ppm) for each in TREE]
+        said[revision] = tree(budgets, revision, START_MS + (revision - 1) * HOUR_MS)
+    await desk.hear(node(gpus=8), *said[1], *said[3])
+    await desk.hear(*said[2])
+    assert (await desk.standings())["vision"].entitlement_gpu_ms == 8 * HOUR_MS * (6 + 1 + 3) // 10

@@ -52,19 +52,21 @@ class UsageConfirmed(Message, frozen=True, kw_only=True):
 
 
 class StandingsQuery(Struct, frozen=True, kw_only=True):
-    """Ask for the standings of one cluster, computed now."""
+    """Ask for the standings of one cluster, computed now, by name of the budget, after `after`."""
 
     cluster: Name
+    after: Name | None = None
 
 
 class StandingsReply(Struct, frozen=True, kw_only=True):
-    """All budgets of the tree on one cluster."""
+    """Budgets of the tree on one cluster, by name. `next_after` unset: this was the last piece."""
 
     cluster: Name
     as_of_ms: Instant
     usage_revision: Sequence
     available_gpus: GpuCount
     standings: tuple[UsageStanding, ...]
+    next_after: Name | None = None
 
 
 class PostingsQuery(Struct, frozen=True, kw_only=True):

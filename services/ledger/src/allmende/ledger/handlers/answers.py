@@ -21,7 +21,9 @@ from allmende.proto.ledger import (
 )
 from allmende.proto.units import Ms
 
-# A reply must fit one message of 64 KiB: a posting with the longest names and numbers has 280 bytes, a step of the books 310.
+# A reply must fit one message of 64 KiB. With the longest names and numbers a standing has 420 bytes, a posting 280, a step of the
+# books 310.
+STANDINGS_MAX = 150
 POSTINGS_MAX = 230
 STEPS_MAX = 200
 
@@ -35,7 +37,7 @@ class Answers:
         self._silence_ms = silence_ms * clock.rate
 
     async def standings(self, caller: str, query: StandingsQuery) -> StandingsReply:
-        """All budgets on one cluster, computed now.
+        """The budgets on one cluster, computed now, up to 150 a reply. Each piece is of its own instant.
 
         Raises:
             Refusal: `unknown_cluster`; `not_ready` while the tree or the capacity is unknown.
@@ -48,13 +50,16 @@ class Answers:
                 raise Refusal("not_ready", f"the tree of budgets or the capacity of {query.cluster!r} is not known yet; ask again")
             row, standings = taken.row, taken.standings
             counted = await self._store.counted_grants(connection, query.cluster, row.counted_grants)
-        lines = (wire.standing(row.cluster, standings, each, row.usage_revision, counted) for each in standings.accounts)
+        accounts = [each for each in standings.accounts if query.after is None or each.budget > query.after]
+        page = accounts[:STANDINGS_MAX]
+        lines = (wire.standing(row.cluster, standings, each, row.usage_revision, counted) for each in page)
         return StandingsReply(
             cluster=row.cluster,
             as_of_ms=standings.as_of_ms,
             usage_revision=row.usage_revision,
             available_gpus=standings.available_gpus,
             standings=tuple(lines),
+            next_after=page[-1].budget if len(accounts) > len(page) else None,
         )
 
     async def postings(self, caller: str, query: PostingsQuery) -> PostingsPage:
