@@ -25,6 +25,9 @@ from allmende.proto.units import Ms
 
 # Earmarks that fall in a pass give a second one something to do; more rounds than this wait for the next batch.
 ROUNDS_MAX = 4
+# While claims are answered nothing is granted. After that the cluster is left alone for so many times as long, so that at most a
+# fifth of the time goes to waiting: when jobs end by the dozen a second, most claimants fit without anybody leaving.
+CLAIMS_REST = 4
 
 _refused = trace.meter.create_counter("allmende_jobs_refused", description="jobs refused")
 _queued = trace.meter.create_counter("allmende_jobs_queued", description="jobs queued, those that came back included")
@@ -53,6 +56,8 @@ class Desk:
         self._store, self._term, self._clock, self._ids, self._health = store, term, clock, ids, health
         self._loaded_at_ms = 0
         self._wanted: set[str] = set()
+        self._asked_at_ms: dict[str, Ms] = {}
+        self._claims_from_ms: dict[str, Ms] = {}
         self._begin()
 
     def _begin(self) -> None:
@@ -167,6 +172,8 @@ class Desk:
             self.apply(life.rested(books, about, now_ms))
             if about in books.jobs:
                 self.want(books.jobs[about].clusters or books.cluster_names())
+        elif kind == "claims":
+            self.want((about,))
         elif kind == "settle":
             self.judge_again()
 
@@ -179,12 +186,26 @@ class Desk:
                     # Still wanted: what is missing, or the answer, or its time-out brings us back.
                     break
                 self._wanted.discard(cluster)
-                passed = decide(books, cluster, now_ms, self.terms, lambda: self._ids.new(now_ms))
+                may_claim = self._may_claim(cluster, now_ms)
+                passed = decide(books, cluster, now_ms, self.terms, lambda: self._ids.new(now_ms), may_claim=may_claim)
                 self.apply(passed.change)
                 self.outlooks[cluster] = passed.outlook
+                if any(claim.ended is None for claim in passed.change.claims):
+                    self._asked_at_ms[cluster] = now_ms
                 if not passed.again:
                     break
                 self._wanted.add(cluster)
+
+    def _may_claim(self, cluster: str, now_ms: Ms) -> bool:
+        """May claims be raised in a pass now? The last ones have all been answered, or nobody waits for their answer any more."""
+        asked_at_ms = self._asked_at_ms.pop(cluster, None)
+        if asked_at_ms is not None:
+            self._claims_from_ms[cluster] = now_ms + CLAIMS_REST * (now_ms - asked_at_ms)
+        from_ms = self._claims_from_ms.get(cluster, 0)
+        if now_ms < from_ms:
+            assert self.books is not None
+            self.books.set_timer(from_ms, "claims", cluster)
+        return now_ms >= from_ms
 
     def _queued(self, now_ms: Ms) -> list[Draft]:
         books = self.books

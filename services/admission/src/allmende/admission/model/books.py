@@ -29,7 +29,7 @@ from allmende.admission.model.values import (
 )
 from allmende.proto.units import Ms
 
-TimerKind: TypeAlias = Literal["start", "runtime", "answer", "claim", "job", "settle"]
+TimerKind: TypeAlias = Literal["start", "runtime", "answer", "claim", "claims", "job", "settle"]
 Timer: TypeAlias = tuple[Ms, TimerKind, str]
 Turn: TypeAlias = tuple[Ms, str]
 """(submitted_at_ms, job): the order inside a group."""

@@ -60,13 +60,13 @@ def may_pass(books: Books, cluster: str, now_ms: Ms) -> bool:
     return all(claim.plan is not None or claim.answer_by_ms <= now_ms for claim in books.claims_on(cluster))
 
 
-def decide(books: Books, cluster: str, now_ms: Ms, terms: Terms, new_id: Callable[[], str]) -> Passed:
-    """Try everybody in order, once; then raise claims for those left over. `may_pass` must hold."""
+def decide(books: Books, cluster: str, now_ms: Ms, terms: Terms, new_id: Callable[[], str], *, may_claim: bool = True) -> Passed:
+    """Try everybody in order, once; then raise claims for those left over, if `may_claim`. `may_pass` must hold."""
     course = _Course(books, cluster, now_ms, terms, new_id)
     course.allocated()
     course.unallocated()
-    claims = course.claims()
-    course.changes.append(_raised(books, claims, now_ms))
+    if may_claim:
+        course.changes.append(_raised(books, course.claims(), now_ms))
     return Passed(together(course.changes), Outlook(cluster, now_ms, course.standings, course.missed), course.again)
 
 
