@@ -57,7 +57,7 @@ def book(jobs: list[Job], gpus: int, budgets: Mapping[str, tuple[Fraction, Fract
     return books
 
 
-# ------------------------------------------------------------------------------------------------------------------------- divisions
+# ------------------------------------------------------------------------------------------------------------------------ divisions
 
 
 def divide(gpus: int, demands: Mapping[str, int], budgets: Mapping[str, tuple[Fraction, Fraction]]) -> dict[str, int]:
@@ -137,7 +137,7 @@ def run_inverse(case: Mapping[str, Any]) -> None:
     assert found == case["expect"]["allocation"]
 
 
-# ------------------------------------------------------------------------------------------------------------------------- admission
+# ------------------------------------------------------------------------------------------------------------------------ admission
 
 
 def starts(case: Mapping[str, Any]) -> bool:

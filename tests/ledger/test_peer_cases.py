@@ -87,8 +87,8 @@ def run_sliding(case: Mapping[str, Any]) -> None:
 def run_key(case: Mapping[str, Any]) -> None:
     """The number that sorts a queue: consumed plus penalty over weight is charged plus held over entitlement, exactly.
 
-    A weight is the number of GPUs that a leaf is owed for a bucket; the penalty of work that has only just been admitted is the hold
-    of its slice.
+    A weight is the number of GPUs that a leaf is owed for a bucket; the penalty of what has only just been admitted is the hold of
+    its slice.
     """
     given = case["given"]
     now_ms = T + BUCKET_MS
