@@ -9,15 +9,18 @@ from allmende.cli.lab.command import up
 app = typer.Typer(
     name="allmende",
     help="GPU time as budgets: shares decided before any job exists, and starts that follow them.",
+    epilog="Exit codes: 0 done, 1 refused, 2 wrong command line or file, 3 somebody changed it first, 69 nobody answered.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    # Plain help: it is quick, and does not fold words into boxes.
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 app.command()(up)
 app.command()(demo)
-app.command()(submit.submit)
+app.command(options_metavar="[OPTIONS] --")(submit.submit)
 app.command()(jobs.queue)
 app.command()(jobs.jobs)
 app.command()(jobs.why)

@@ -36,7 +36,8 @@ def environment() -> Mapping[str, str]:
 
 
 def find(directory: Path | None, environ: Mapping[str, str]) -> Place:
-    """The lab to talk to: `ALLMENDE_NATS_URL` and its companions if set, else lab.json in `directory`.
+    """The lab to talk to: `ALLMENDE_NATS_URL` and its companions if set, else lab.json in `directory`, as its operator or, with
+    `ALLMENDE_USER`, as one of the lab's people.
 
     Raises:
         CommandFailed: no lab is running there, or its description cannot be read.
@@ -45,12 +46,22 @@ def find(directory: Path | None, environ: Mapping[str, str]) -> Place:
         return _from_environment(environ)
     folder = lab_directory(directory, environ)
     try:
-        return msgspec.json.decode((folder / LAB_FILE).read_bytes(), type=Place)
+        place = msgspec.json.decode((folder / LAB_FILE).read_bytes(), type=Place)
     except FileNotFoundError:
         sentence = f"no lab is running in {folder}: start one with `allmende up`, or name its folder with --lab"
         raise CommandFailed(Exit.UNREACHABLE, sentence) from None
     except (OSError, msgspec.MsgspecError) as error:
         raise CommandFailed(Exit.UNREACHABLE, f"{folder / LAB_FILE} cannot be read ({error}): start `allmende up` again") from None
+    user = environ.get("ALLMENDE_USER") or place.user
+    return place if user == place.user else _as_person(folder, place, user)
+
+
+def _as_person(folder: Path, place: Place, user: str) -> Place:
+    seed = folder / "seeds" / f"user.{user}.nk"
+    if not is_name(user) or not seed.is_file():
+        sentence = f"this lab has no key for {user!r} (ALLMENDE_USER): start it with `allmende up --people {user}`"
+        raise CommandFailed(Exit.USAGE, sentence)
+    return msgspec.structs.replace(place, user=user, role="user", seed_file=str(seed))
 
 
 def lab_directory(directory: Path | None, environ: Mapping[str, str]) -> Path:

@@ -3,9 +3,10 @@
 Floats appear here and only here, where a number is about to be looked at.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -13,6 +14,11 @@ from allmende.proto.standing import Standing
 from allmende.proto.units import HOUR_MS, GpuMs, Ms, format_duration
 
 SHORT_ID = 8
+MARKS = "#~?"
+# Spaces between two columns.
+GAP = 2
+# Narrower than this a sentence is not readable any more.
+SENTENCE_WIDTH = 36
 
 
 def short(identifier: str) -> str:
@@ -52,13 +58,58 @@ def tier(standing: Standing) -> str:
     return "owed" if standing.guaranteed else "over"
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> Table:
-    """A plain table; columns whose name ends with `#` are numbers and go to the right."""
-    drawn = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        numeric = column.endswith("#")
-        options: dict[str, Any] = {"justify": "right", "no_wrap": True} if numeric else {"overflow": "fold"}
-        drawn.add_column(column.removesuffix("#"), **options)
-    for row in rows:
-        drawn.add_row(*row)
-    return drawn
+def count(number: int, noun: str) -> str:
+    """A number with its noun: `1 GPU`, `16 GPUs`."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+class Listing:
+    """A table that leaves words whole: ids and names are never folded, and sentences only between words.
+
+    A column's last letters say what it holds: `#` numbers, to the right; `~` sentences, which may take several lines; `?` what may
+    be left out on a narrow screen, the last such column first.
+    """
+
+    def __init__(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        self.title = title
+        self.columns = tuple(columns)
+        self.rows = [tuple(row) for row in rows]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """Title, head and rows; a listing without rows is its title."""
+        yield Text(self.title, style="italic")
+        if self.rows:
+            shown = fitting(self.columns, [self._width(at) for at in range(len(self.columns))], options.max_width)
+            yield self._drawn([at for at in range(len(self.columns)) if at in shown])
+
+    def _width(self, column: int) -> int:
+        name = self.columns[column].rstrip(MARKS)
+        widest = max(cell_len(row[column]) for row in self.rows)
+        is_sentence = "~" in self.columns[column][len(name) :]
+        return max(cell_len(name), min(widest, SENTENCE_WIDTH) if is_sentence else widest)
+
+    def _drawn(self, shown: Sequence[int]) -> Table:
+        drawn = Table(box=None, pad_edge=False, header_style="bold")
+        for at in shown:
+            name = self.columns[at].rstrip(MARKS)
+            marks = self.columns[at][len(name) :]
+            drawn.add_column(name, justify="right" if "#" in marks else "left", no_wrap="~" not in marks, overflow="fold")
+        for row in self.rows:
+            drawn.add_row(*(Text(row[at]) for at in shown))
+        return drawn
+
+
+def fitting(columns: Sequence[str], widths: Sequence[int], room: int) -> set[int]:
+    """Which columns are shown in so many characters: those marked `?` go, the last one first, until the others fit."""
+    shown = set(range(len(columns)))
+    for at in reversed(range(len(columns))):
+        if sum(widths[each] + GAP for each in shown) - GAP <= room:
+            break
+        if columns[at].endswith("?"):
+            shown.remove(at)
+    return shown
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Listing:
+    """A titled table (see `Listing`)."""
+    return Listing(title, columns, rows)

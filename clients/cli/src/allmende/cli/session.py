@@ -11,10 +11,7 @@ import msgspec
 import typer
 from msgspec import Struct
 from rich.console import Console, RenderableType
-from rich.live import Live
 
-from allmende.chassis import rpc
-from allmende.chassis.bus import connect
 from allmende.chassis.clock import parse_clock
 from allmende.chassis.entropy import RandomIds
 from allmende.chassis.errors import Misconfigured, Transient
@@ -22,6 +19,7 @@ from allmende.chassis.ports import Bus, Clock, Ids
 from allmende.cli.errors import CommandFailed, Exit
 from allmende.cli.place import Place, environment, find
 from allmende.proto.envelope import Refusal
+from allmende.proto.ids import is_name
 from allmende.proto.subjects import Request
 
 LabOption = Annotated[Path | None, typer.Option("--lab", help="Folder of a lab that `allmende up` keeps (default: ~/.allmende).")]
@@ -31,10 +29,22 @@ WatchOption = Annotated[bool, typer.Option("--watch", help="Redraw every second 
 # People do not wait longer than this for an answer before they ask themselves whether anything happens.
 PATIENCE_S = 10.0
 REDRAW_S = 1.0
-PIPE_WIDTH = 220
+# Nothing is folded through a pipe: programs such as grep look at lines.
+PIPE_WIDTH = 10_000
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Struct)
+
+
+def name_option(words: str, metavar: str) -> Any:
+    """An option whose value names a budget, a person or the like: what cannot be a name is refused before it is sent."""
+    return typer.Option(help=words, metavar=metavar, parser=_name)
+
+
+def _name(text: str) -> str:
+    if not is_name(text):
+        raise typer.BadParameter(f"{text!r} is not a name: up to 63 of a-z, 0-9, - and _, with a letter or digit at both ends")
+    return text
 
 
 class Session:
@@ -50,12 +60,25 @@ class Session:
         """The lab's clock."""
         return self.clock.now_ms()
 
+    def check_cluster(self, cluster: str | None) -> None:
+        """Refuse a cluster that this lab has not, where the lab's clusters are known.
+
+        Raises:
+            CommandFailed: there is no such cluster.
+        """
+        known = self.place.clusters
+        if cluster is not None and known and cluster not in known:
+            raise CommandFailed(Exit.USAGE, f"there is no cluster {cluster}; this lab has {', '.join(known)}")
+
     async def ask(self, row: Request, request: Struct, reply: type[R]) -> R:
         """Ask a service as this user.
 
         Raises:
             CommandFailed: refused, or nobody answered.
         """
+        # Imported when needed, as below: the NATS client would triple the time of `allmende --help`.
+        from allmende.chassis import rpc
+
         try:
             answer = await rpc.ask(self.bus, row, self.place.user, request, timeout_s=PATIENCE_S)
         except Refusal as refusal:
@@ -75,6 +98,8 @@ async def opened(lab: Path | None) -> AsyncIterator[Session]:
     Raises:
         CommandFailed: there is none, or it cannot be reached with these credentials.
     """
+    from allmende.chassis.bus import connect
+
     place = find(lab, environment())
     try:
         clock = parse_clock(place.clock)
@@ -108,8 +133,19 @@ def fail(failed: CommandFailed) -> NoReturn:
 
 
 def console() -> Console:
-    """Where tables go. Through a pipe the lines are wide, so that nothing is folded; brackets in people's texts are no markup."""
+    """Where tables and lines for people go. Brackets in people's texts are no markup."""
     return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, markup=False, highlight=False)
+
+
+def print_out(drawn: RenderableType) -> None:
+    """Print for people. Through a pipe: whole lines, however long, without colours and without spaces at their ends."""
+    if sys.stdout.isatty():
+        console().print(drawn)
+        return
+    wide = console()
+    with wide.capture() as captured:
+        wide.print(drawn)
+    typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def show(value: Struct | dict[str, Any], drawn: RenderableType, as_json: bool) -> None:
@@ -117,7 +153,7 @@ def show(value: Struct | dict[str, Any], drawn: RenderableType, as_json: bool) -
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(value)))
     else:
-        console().print(drawn)
+        print_out(drawn)
 
 
 async def repeatedly(fetch: Callable[[], Awaitable[tuple[Struct, RenderableType]]], as_json: bool, watch: bool) -> None:
@@ -125,14 +161,23 @@ async def repeatedly(fetch: Callable[[], Awaitable[tuple[Struct, RenderableType]
     if not watch:
         value, drawn = await fetch()
         show(value, drawn, as_json)
-        return
-    if as_json:
+    elif sys.stdout.isatty() and not as_json:
+        await _redraw(fetch)
+    else:
         while True:
-            value, _ = await fetch()
-            typer.echo(msgspec.json.encode(value))
+            value, drawn = await fetch()
+            if as_json:
+                typer.echo(msgspec.json.encode(value))
+            else:
+                print_out(drawn)
             await asyncio.sleep(REDRAW_S)
+
+
+async def _redraw(fetch: Callable[[], Awaitable[tuple[Struct, RenderableType]]]) -> None:
+    from rich.live import Live
+
     _, drawn = await fetch()
-    with Live(drawn, console=console(), auto_refresh=False, screen=sys.stdout.isatty()) as live:
+    with Live(drawn, console=console(), auto_refresh=False, screen=True) as live:
         while True:
             live.update(drawn, refresh=True)
             await asyncio.sleep(REDRAW_S)

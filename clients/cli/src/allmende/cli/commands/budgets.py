@@ -9,7 +9,7 @@ from msgspec import Struct
 from rich.console import RenderableType
 from rich.tree import Tree
 
-from allmende.cli import session
+from allmende.cli import render, session
 from allmende.cli.errors import CommandFailed, Exit
 from allmende.cli.session import JsonOption, LabOption, Session
 from allmende.proto import subjects
@@ -34,7 +34,9 @@ STALE = "stale_revision"
 NO_TREE = "no_tree"
 
 ReasonOption = Annotated[str, typer.Option(help="Why; kept in the history for everybody to read.", show_default=False)]
-FileArgument = Annotated[Path, typer.Argument(help="A budget file (TOML), see docs/guides/budget-file.md.", show_default=False)]
+FileArgument = Annotated[
+    Path, typer.Argument(metavar="FILE", help="A budget file (TOML), see docs/guides/budget-file.md.", show_default=False)
+]
 
 
 class Checked(Struct, frozen=True, kw_only=True):
@@ -109,8 +111,11 @@ def load(file: FileArgument, reason: ReasonOption, lab: LabOption = None, as_jso
 
 @app.command(name="set")
 def set_(
-    parent: Annotated[str, typer.Argument(help="The budget whose children are set.", show_default=False)],
-    shares: Annotated[list[str], typer.Argument(help="ALL its children as NAME=SHARE: 35%, 0.35, or `unset`.", show_default=False)],
+    parent: Annotated[str, typer.Argument(metavar="PARENT", help="The budget whose children are set.", show_default=False)],
+    shares: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME=SHARE...", help="ALL its children: 35%, 0.35, or `unset`.", show_default=False),
+    ],
     reason: ReasonOption,
     lab: LabOption = None,
     as_json: JsonOption = False,
@@ -172,7 +177,7 @@ def _line(each: Budget, trail: tuple[str, ...], by_name: dict[str, Budget], is_l
     if each.parent and is_set:
         parts.append(f"{format_share(int(effective * PPM_WHOLE))} of everything")
     if is_leaf:
-        parts.append(f"{len(each.members)} members")
+        parts.append(render.count(len(each.members), "member"))
     return ", ".join(parts)
 
 
@@ -222,7 +227,7 @@ def _committed(reply: WriteReply, read_at: int) -> Committed:
 def _child(pair: str) -> ChildShare:
     name, equals, share = pair.partition("=")
     if not equals:
-        raise typer.BadParameter(f"{pair!r} is not NAME=SHARE")
+        raise typer.BadParameter(f"{pair!r} is not NAME=SHARE, such as {name or 'vision'}=35%")
     try:
         return ChildShare(budget=name, share_ppm=None if share == "unset" else parse_share(share))
     except ValueError as error:

@@ -2,7 +2,6 @@
 
 from typing import Annotated
 
-import typer
 from msgspec import Struct
 from rich.console import RenderableType
 
@@ -15,7 +14,7 @@ from allmende.proto.ledger import StandingsQuery, StandingsReply, UsageStanding
 from allmende.proto.standing import Standing
 from allmende.proto.units import Ms
 
-ClusterOption = Annotated[str | None, typer.Option(help="Which cluster.")]
+ClusterOption = Annotated[str | None, session.name_option("Which cluster.", "CLUSTER")]
 
 
 def nodes(cluster: ClusterOption = None, lab: LabOption = None, as_json: JsonOption = False, watch: WatchOption = False) -> None:
@@ -23,6 +22,7 @@ def nodes(cluster: ClusterOption = None, lab: LabOption = None, as_json: JsonOpt
 
     async def work() -> None:
         async with session.opened(lab) as opened:
+            opened.check_cluster(cluster)
 
             async def fetch() -> tuple[Struct, RenderableType]:
                 views = await _all_nodes(opened, cluster)
@@ -46,8 +46,8 @@ async def _all_nodes(opened: Session, cluster: str | None) -> tuple[NodeView, ..
 
 def _nodes_table(views: tuple[NodeView, ...], now_ms: Ms) -> RenderableType:
     healthy, held = sum(view.healthy_gpus for view in views), sum(view.held_gpus for view in views)
-    title = f"{len(views)} nodes, {healthy} healthy GPUs, {held} held"
-    columns = ("CLUSTER", "NODE", "MODEL", "INSTALLED#", "HEALTHY#", "HELD#", "FREE#", "EARMARKED#", "ATTEMPTS#", "SEEN")
+    title = f"{render.count(len(views), 'node')}, {render.count(healthy, 'healthy GPU')}, {held} held"
+    columns = ("CLUSTER", "NODE", "MODEL?", "INSTALLED#", "HEALTHY#", "HELD#", "FREE#", "EARMARKED#?", "ATTEMPTS#?", "SEEN")
     rows = (
         (
             view.cluster,
@@ -56,7 +56,8 @@ def _nodes_table(views: tuple[NodeView, ...], now_ms: Ms) -> RenderableType:
             str(view.installed_gpus),
             str(view.healthy_gpus),
             str(view.held_gpus),
-            str(view.healthy_gpus - view.held_gpus),
+            # A node that is down holds nothing that could be given to somebody.
+            str(max(0, view.healthy_gpus - view.held_gpus)),
             str(view.earmarked_gpus),
             str(view.attempts),
             f"silent since {render.ago(view.silent_since_ms, now_ms)}" if view.silent_since_ms else "now",
@@ -69,10 +70,11 @@ def _nodes_table(views: tuple[NodeView, ...], now_ms: Ms) -> RenderableType:
 def standings(
     cluster: ClusterOption = None, lab: LabOption = None, as_json: JsonOption = False, watch: WatchOption = False
 ) -> None:
-    """Show every budget's standing: what it had against what it is owed over the last seven days."""
+    """Show what every budget had, and is owed. RATIO is had by owed over the last seven days; below 1 it is owed GPU time."""
 
     async def work() -> None:
         async with session.opened(lab) as opened:
+            opened.check_cluster(cluster)
             chosen = cluster or _only_cluster(opened)
 
             async def fetch() -> tuple[Struct, RenderableType]:
@@ -93,8 +95,9 @@ def _only_cluster(opened: Session) -> str:
 
 
 def _standings_table(reply: StandingsReply) -> RenderableType:
-    title = f"{reply.cluster}: {reply.available_gpus} GPUs available, usage revision {reply.usage_revision}"
-    columns = ("BUDGET", "RATIO#", "", "CHARGED GPU-H#", "HELD GPU-H#", "OWED GPU-H#")
+    gpus = render.count(reply.available_gpus, "GPU")
+    title = f"{reply.cluster}: {gpus} available; the last seven days, most owed first (usage revision {reply.usage_revision})"
+    columns = ("BUDGET", "RATIO#", "TIER", "CHARGED GPU-H#", "HELD GPU-H#", "OWED GPU-H#")
     ordered = sorted(reply.standings, key=lambda each: (_standing(each).ratio, each.budget))
     rows = (
         (

@@ -7,6 +7,7 @@ from msgspec import Struct
 from rich.console import Group, RenderableType
 
 from allmende.cli import render, session
+from allmende.cli.errors import CommandFailed, Exit
 from allmende.cli.session import JsonOption, LabOption, WatchOption
 from allmende.proto import subjects
 from allmende.proto.admission import (
@@ -26,20 +27,27 @@ from allmende.proto.admission import (
 )
 from allmende.proto.units import Ms, format_duration
 
-JobArgument = Annotated[str, typer.Argument(help="A job's id, or its end as the tables print it.", show_default=False)]
+JobArgument = Annotated[
+    str, typer.Argument(metavar="JOB", help="A job's id, or its end as the tables print it.", show_default=False)
+]
+# What the services ask for at least: a shorter end would name too many jobs.
+SHORTEST_END = 4
+# The whole name stands in `why` and in --json.
+LONGEST_NAME = 30
 
 
 def queue(
-    cluster: Annotated[str | None, typer.Option(help="Only jobs that this cluster may start.")] = None,
+    cluster: Annotated[str | None, session.name_option("Only jobs that this cluster may start.", "CLUSTER")] = None,
     limit: Annotated[int, typer.Option(min=1, max=100, help="How many from the head of the queue.")] = 30,
     lab: LabOption = None,
     as_json: JsonOption = False,
     watch: WatchOption = False,
 ) -> None:
-    """Show who waits, in the order in which they will be served, with the number that sorts the queue."""
+    """Show who waits, in the order of service. RATIO is the number that sorts the queue: the least served come first."""
 
     async def work() -> None:
         async with session.opened(lab) as opened:
+            opened.check_cluster(cluster)
 
             async def fetch() -> tuple[Struct, RenderableType]:
                 page = await opened.ask(subjects.QUEUE, QueueQuery(cluster=cluster, limit=limit), QueuePage)
@@ -51,10 +59,12 @@ def queue(
 
 
 def _queue_table(page: QueuePage, now_ms: Ms) -> RenderableType:
-    title = f"{page.waiting} jobs wait"
+    title = "1 job waits" if page.waiting == 1 else f"{page.waiting or 'no'} jobs wait"
+    if len(page.entries) < page.waiting:
+        title += f"; the first {len(page.entries)}:"
     if not page.ready:
         title += "; admission decides nothing yet: " + "; ".join(page.not_ready)
-    columns = ("#", "JOB", "BUDGET", "RATIO#", "TIER", "USER", "GPUS#", "SLICE#", "WAITS#", "BECAUSE")
+    columns = ("PLACE#", "JOB", "BUDGET", "RATIO#", "TIER?", "USER?", "GPUS#", "SLICE#?", "WAITS#", "BECAUSE~")
     return render.table(title, columns, (_queue_row(entry, now_ms) for entry in page.entries))
 
 
@@ -74,9 +84,9 @@ def _queue_row(entry: QueueEntry, now_ms: Ms) -> tuple[str, ...]:
 
 
 def jobs(
-    user: Annotated[str | None, typer.Option(help="Only this person's jobs.")] = None,
+    user: Annotated[str | None, session.name_option("Only this person's jobs.", "USER")] = None,
     mine: Annotated[bool, typer.Option("--mine", help="Only your own jobs.")] = False,
-    budget: Annotated[str | None, typer.Option(help="Only jobs of this budget.")] = None,
+    budget: Annotated[str | None, session.name_option("Only jobs of this budget.", "BUDGET")] = None,
     state: Annotated[list[str] | None, typer.Option(help=f"Only these states: {', '.join(get_args(JobState))}.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=100, help="How many, newest first.")] = 30,
     lab: LabOption = None,
@@ -103,8 +113,10 @@ def jobs(
 
 
 def _jobs_table(page: JobsPage, now_ms: Ms) -> RenderableType:
-    columns = ("JOB", "NAME", "STATE", "BUDGET", "USER", "GPUS#", "SLICE#", "ATTEMPTS#", "SUBMITTED", "PROTECTED UNTIL", "ON")
-    title = "Jobs, newest first" + (" (older ones are left out)" if page.next_before else "")
+    columns = ("JOB", "STATE", "BUDGET", "GPUS#", "SUBMITTED", "USER?", "PROTECTED?", "SLICE#?", "ON?", "ATTEMPTS#?", "NAME?")
+    title = "jobs, newest first" if page.jobs else "no such jobs"
+    if page.next_before:
+        title += f"; the newest {len(page.jobs)}, more with --limit"
     return render.table(title, columns, (_job_row(job, now_ms) for job in page.jobs))
 
 
@@ -112,34 +124,39 @@ def _job_row(job: JobSummary, now_ms: Ms) -> tuple[str, ...]:
     latest = job.latest
     return (
         render.short(job.job),
-        job.name,
         job.outcome or job.state,
         job.budget or "(unallocated)",
-        job.user,
         str(job.gpus),
-        format_duration(job.slice_ms),
-        str(job.attempts),
         render.ago(job.submitted_at_ms, now_ms),
+        job.user,
         _protection(latest, job.state, now_ms),
+        format_duration(job.slice_ms),
         _nodes(latest) if latest else "-",
+        str(job.attempts),
+        _cut(job.name, LONGEST_NAME) or "-",
     )
 
 
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
 def _protection(attempt: AttemptSummary | None, state: str, now_ms: Ms) -> str:
-    if attempt is None or attempt.protected_until_ms is None or state not in ("running", "ending"):
+    if attempt is None or attempt.protected_until_ms is None or state != "running":
         return "-"
     if attempt.protected_until_ms <= now_ms:
         return "interruptible"
-    return render.ago(attempt.protected_until_ms, now_ms)
+    return f"for {format_duration(attempt.protected_until_ms - now_ms)}"
 
 
 def _nodes(attempt: AttemptSummary) -> str:
     first = attempt.placement[0].node
-    return f"{attempt.cluster}/{first}" + (f" and {len(attempt.placement) - 1} more" if len(attempt.placement) > 1 else "")
+    return f"{attempt.cluster}/{first}" + (f" +{len(attempt.placement) - 1}" if len(attempt.placement) > 1 else "")
 
 
 def why(job: JobArgument, lab: LabOption = None, as_json: JsonOption = False, watch: WatchOption = False) -> None:
-    """Tell why a job waits, runs, was evicted or refused: the stored decisions with their numbers."""
+    """Tell why a job waits, runs or ended. Shows the stored decisions with their numbers."""
+    _check_end(job)
 
     async def work() -> None:
         async with session.opened(lab) as opened:
@@ -157,18 +174,23 @@ def _story(reply: WhyReply, now_ms: Ms) -> RenderableType:
     job = reply.job
     head = [
         f"{job.job} {job.name}".rstrip(),
-        f"{job.user} asked for {job.gpus} GPUs ({job.replicas} replicas) {render.ago(job.submitted_at_ms, now_ms)}",
+        f"{job.user} asked for {_shape(job)}, {render.ago(job.submitted_at_ms, now_ms)}",
         f"slice {format_duration(job.slice_ms)}, {'budget ' + job.budget if job.budget else 'unallocated'}",
         _state_line(reply, now_ms),
     ]
     parts: list[RenderableType] = ["\n".join(head)]
     if reply.blockers:
         rows = [(blocker.code, blocker.sentence) for blocker in reply.blockers]
-        parts += ["", render.table("What it waits for", ("BLOCKER", "IN NUMBERS"), rows)]
+        parts += ["", render.table("what it waits for", ("BLOCKER", "IN NUMBERS~"), rows)]
     if reply.decisions:
         rows_of = (_decision_row(decision, now_ms) for decision in reply.decisions)
-        parts += ["", render.table("What was decided, oldest first", ("WHEN", "WHAT", "WHY", "REVISIONS"), rows_of)]
+        parts += ["", render.table("what was decided, oldest first", ("WHEN", "WHAT", "WHY~", "REVISIONS?"), rows_of)]
     return Group(*parts)
+
+
+def _shape(job: JobSummary) -> str:
+    gpus = render.count(job.gpus, "GPU")
+    return gpus if job.replicas == 1 else f"{gpus} (replicas: {job.replicas} x {job.gpus // job.replicas})"
 
 
 def _state_line(reply: WhyReply, now_ms: Ms) -> str:
@@ -180,7 +202,7 @@ def _state_line(reply: WhyReply, now_ms: Ms) -> str:
         return f"ended: {job.outcome}"
     where = f" on {_nodes(job.latest)}" if job.latest else ""
     protection = _protection(job.latest, job.state, now_ms)
-    said = {"-": "", "interruptible": ", may be interrupted now"}.get(protection, f", protected (ends {protection})")
+    said = {"-": "", "interruptible": ", may be interrupted now"}.get(protection, f", protected {protection}")
     return f"{job.state}{where}{said}"
 
 
@@ -192,6 +214,7 @@ def _decision_row(decision: Decision, now_ms: Ms) -> tuple[str, ...]:
 
 def cancel(job: JobArgument, lab: LabOption = None, as_json: JsonOption = False) -> None:
     """Cancel one of your jobs, waiting or running."""
+    _check_end(job)
 
     async def work() -> None:
         async with session.opened(lab) as opened:
@@ -204,3 +227,9 @@ def cancel(job: JobArgument, lab: LabOption = None, as_json: JsonOption = False)
             session.show(reply, words[reply.status], as_json)
 
     session.run(work())
+
+
+def _check_end(job: str) -> None:
+    if len(job) < SHORTEST_END:
+        sentence = f"{job!r} is too short: give at least the last {SHORTEST_END} letters of a job's id; `allmende jobs` lists them"
+        session.fail(CommandFailed(Exit.USAGE, sentence))

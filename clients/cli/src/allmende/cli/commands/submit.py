@@ -18,14 +18,21 @@ from allmende.proto.envelope import Envelope, Refusal, decode, encode
 from allmende.proto.message import Message, MessageRefused, Problem
 from allmende.proto.subjects import BY_MESSAGE, subject_of
 from allmende.proto.units import Ms, format_duration, parse_duration
-from allmende.proto.user import JobSubmitted, Payload
+from allmende.proto.user import MAX_GPUS_PER_REPLICA, MAX_REPLICAS, JobSubmitted, Payload
+
+# As in the message: `JobSubmitted.name`.
+LONGEST_NAME = 200
 
 
 class Submitted(Struct, frozen=True, kw_only=True):
-    """What `--json` prints. `answer` is `stored` while nobody has answered: the job is not lost, admission is late."""
+    """What `--json` prints. `budget` is who pays, None for nobody.
+
+    `answer` is `queued`, `refused`, or `stored` while nobody has answered: the job is not lost, admission is late.
+    """
 
     job: str
     answer: str
+    budget: str | None = None
     problem: Problem | None = None
     warnings: tuple[Problem, ...] = ()
 
@@ -39,19 +46,23 @@ def duration(text: str) -> Ms:
 
 
 def submit(
-    command: Annotated[list[str], typer.Argument(help="What to run, after `--`.", show_default=False)],
-    budget: Annotated[str | None, typer.Option(help="The budget that pays. Without one the job runs unallocated.")] = None,
-    gpus: Annotated[int, typer.Option(min=1, help="GPUs per replica; one replica runs on one node.")] = 1,
-    replicas: Annotated[int, typer.Option(min=1, help="Replicas; they start together or not at all.")] = 1,
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="What to run, after `--`.", show_default=False)],
+    budget: Annotated[
+        str | None, session.name_option("The budget that pays. Without one the job runs unallocated.", "BUDGET")
+    ] = None,
+    gpus: Annotated[int, typer.Option(min=1, max=MAX_GPUS_PER_REPLICA, help="GPUs per replica; one replica runs on one node.")] = 1,
+    replicas: Annotated[int, typer.Option(min=1, max=MAX_REPLICAS, help="Replicas; they start together or not at all.")] = 1,
     slice_: Annotated[
         str, typer.Option("--slice", help="Minimum runtime, protected once started: 30m, 8h. 0 runs unallocated.")
     ] = "0",
     runtime: Annotated[str | None, typer.Option(help="How long you expect it to run; used for warnings and estimates.")] = None,
     max_runtime: Annotated[str | None, typer.Option(help="Stop it after this long.")] = None,
     name: Annotated[str, typer.Option(help="A name for people.")] = "",
-    cluster: Annotated[list[str] | None, typer.Option(help="Only on this cluster; may be given several times.")] = None,
-    model: Annotated[str | None, typer.Option(help="Only on GPUs of this model.")] = None,
-    priority: Annotated[int, typer.Option(help="Orders jobs inside your budget only.")] = 0,
+    cluster: Annotated[
+        list[str] | None, session.name_option("Only on this cluster; may be given several times.", "CLUSTER")
+    ] = None,
+    model: Annotated[str | None, session.name_option("Only on GPUs of this model, as `allmende nodes` prints it.", "MODEL")] = None,
+    priority: Annotated[int, typer.Option(min=-1000, max=1000, help="Orders jobs inside your budget only.")] = 0,
     resumable: Annotated[bool, typer.Option(help="Whether the job can go on from a checkpoint after an eviction.")] = True,
     session_kind: Annotated[bool, typer.Option("--session", help="Interactive work rather than a batch job.")] = False,
     unallocated_ok: Annotated[bool, typer.Option(help="Run unallocated if no budget covers it, instead of a refusal.")] = False,
@@ -60,7 +71,12 @@ def submit(
     lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Submit a job: `allmende submit --budget vision --gpus 8 --slice 2h -- python train.py`."""
+    """Submit a job, and say whether it was accepted.
+
+    For example: allmende submit --budget vision --gpus 8 --slice 2h -- python train.py
+    """
+    if len(name) > LONGEST_NAME:
+        raise typer.BadParameter(f"a name has at most {LONGEST_NAME} letters, this one {len(name)}", param_hint="--name")
     payload = Payload(command=tuple(command), environment=_environment(env or []), directory=str(directory) if directory else None)
     protected_ms = duration(slice_)
     job = {
@@ -80,7 +96,7 @@ def submit(
         "max_runtime_ms": duration(max_runtime) if max_runtime else None,
     }
     outcome = session.run(_submit(lab, job))
-    words = _in_words(outcome, protected_ms)
+    words = _in_words(outcome, protected_ms if outcome.budget else 0)
     session.show(outcome, words, as_json)
     if outcome.problem:
         raise typer.Exit(int(Exit.REFUSED))
@@ -139,7 +155,7 @@ def _read(data: bytes, job: str, message: str) -> Submitted | None:
     except Refusal:
         return None
     if isinstance(body, JobQueued) and body.job == job:
-        return Submitted(job=job, answer="queued", warnings=body.warnings)
+        return Submitted(job=job, answer="queued", budget=body.budget, warnings=body.warnings)
     if isinstance(body, JobRefused) and body.job == job:
         return Submitted(job=job, answer="refused", problem=body.problem)
     if isinstance(body, MessageRefused) and body.message == message:

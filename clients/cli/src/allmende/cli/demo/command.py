@@ -7,7 +7,6 @@ import typer
 
 from allmende.cli import session
 from allmende.cli.demo.plan import DEFAULT_TRACE_FROM, DemoPlan
-from allmende.cli.demo.run import run_demo
 
 DEMO_GPUS = 1_024
 
@@ -24,7 +23,10 @@ def demo(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
     folder: Annotated[Path | None, typer.Option(help="Keep data, logs, truth and postings in this new folder.")] = None,
 ) -> None:
-    """Run the whole system on this machine under load, then judge it. Ends by itself; Ctrl-C ends it early, as cleanly."""
+    """Run everything here under load, then judge it. Ends by itself; Ctrl-C ends it early, as cleanly."""
+    # Imported when needed: servers and clients would slow down the help of every other command.
+    from allmende.cli.demo.run import run_demo
+
     if trace is not None and not trace.is_file():
         raise typer.BadParameter(f"{trace} is not a file", param_hint="--trace")
     plan = DemoPlan(

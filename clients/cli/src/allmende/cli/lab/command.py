@@ -4,16 +4,20 @@ import asyncio
 import shutil
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from allmende.chassis.accounts import User
 from allmende.cli import session
+from allmende.cli.errors import CommandFailed, Exit
 from allmende.cli.lab.example import example_tree
-from allmende.cli.lab.running import Lab, Plan, running
 from allmende.cli.place import environment, lab_directory, person
 from allmende.cli.session import LabOption
+from allmende.proto.tree_file import read_tree
+
+if TYPE_CHECKING:
+    # Servers and clients, imported when needed: they would slow down the help of every command.
+    from allmende.cli.lab.running import Lab
 
 BUDGET_FILE = "budgets.toml"
 
@@ -23,37 +27,55 @@ def up(
     budgets: Annotated[
         Path | None, typer.Option(help="A budget file for the first start; later use `allmende budgets load`.")
     ] = None,
-    cluster: Annotated[str, typer.Option(help="The name of the cluster.")] = "c1",
-    gpus: Annotated[int, typer.Option(min=1, help="GPUs of the synthetic cluster.")] = 32,
-    gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs of one of its nodes.")] = 8,
+    people: Annotated[
+        list[str] | None,
+        session.name_option("Somebody else who may use it, with ALLMENDE_USER=NAME; may be given several times.", "NAME"),
+    ] = None,
+    cluster: Annotated[str, session.name_option("The name of the cluster.", "NAME")] = "c1",
+    gpus: Annotated[int, typer.Option(min=1, max=1_000_000, help="GPUs of the synthetic cluster.")] = 32,
+    gpus_per_node: Annotated[int, typer.Option(min=1, max=1_024, help="GPUs of one of its nodes.")] = 8,
     seed: Annotated[int, typer.Option(help="What its jobs and nodes do by chance.")] = 1,
 ) -> None:
-    """Start everything on this machine, with a synthetic cluster, and keep it running until Ctrl-C.
+    """Start everything on this machine until Ctrl-C.
 
-    The data stay in the folder: the next `up` goes on where this one stopped.
+    Everything is NATS, PostgreSQL, the four services and a synthetic cluster. The data stay in the folder: the next `up` goes on
+    where this one stopped.
     """
     folder = lab_directory(lab, environment())
     synthetic = {"GPUS": str(gpus), "GPUS_PER_NODE": str(gpus_per_node), "SEED": str(seed), "CLUSTER": cluster}
-    session.run(_up(folder, _tree_file(folder, budgets), cluster, synthetic))
+    session.run(_up(folder, _tree_file(folder, budgets), cluster, tuple(people or ()), synthetic))
 
 
 def _tree_file(folder: Path, budgets: Path | None) -> Path:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     tree_file = folder / BUDGET_FILE
     if budgets:
+        _check(budgets)
         shutil.copyfile(budgets, tree_file)
     elif not tree_file.exists():
         tree_file.write_text(example_tree(person()))
     return tree_file
 
 
-async def _up(folder: Path, tree_file: Path, cluster: str, synthetic: dict[str, str]) -> None:
+def _check(budgets: Path) -> None:
+    try:
+        faults = read_tree(budgets.read_bytes()).faults
+    except OSError as error:
+        session.fail(CommandFailed(Exit.USAGE, f"{budgets} cannot be read: {error.strerror}"))
+    if faults:
+        sentence = f"{faults[0].sentence}; see all with `allmende budgets check {budgets}`"
+        session.fail(CommandFailed(Exit.USAGE, sentence, faults[0].code))
+
+
+async def _up(folder: Path, tree_file: Path, cluster: str, people: tuple[str, ...], synthetic: dict[str, str]) -> None:
+    from allmende.cli.lab.running import Plan, running
+
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    say = print
+    say = _say
     say(f"starting a lab in {folder} ...")
-    async with running(Plan(directory=folder, cluster=cluster, tree_file=tree_file), say) as lab:
+    async with running(Plan(directory=folder, cluster=cluster, people=people, tree_file=tree_file), say) as lab:
         start_synthetic(lab, synthetic)
         for line in _welcome(lab, synthetic):
             say(line)
@@ -61,23 +83,36 @@ async def _up(folder: Path, tree_file: Path, cluster: str, synthetic: dict[str, 
         say("stopping; the data stay")
 
 
-def start_synthetic(lab: Lab, settings: dict[str, str]) -> None:
+def _say(words: str) -> None:
+    # Flushed: somebody may be reading a log while the lab runs.
+    print(words, flush=True)  # noqa: T201 the terminal of `up` is its user interface
+
+
+def start_synthetic(lab: "Lab", settings: dict[str, str]) -> None:
     """Start the synthetic cluster: `settings` are its variables without their prefix."""
+    from allmende.chassis.accounts import User
+
     environment = lab.environment(User("agent", settings["CLUSTER"]))
     environment |= {f"ALLMENDE_SYNTHETIC_{key}": value for key, value in settings.items()}
     environment.setdefault("ALLMENDE_SYNTHETIC_TRUTH_FILE", str(lab.plan.directory / "truth.jsonl"))
     lab.start("synthetic", "allmende.agent.synthetic", environment)
 
 
-def _welcome(lab: Lab, synthetic: dict[str, str]) -> list[str]:
+def _welcome(lab: "Lab", synthetic: dict[str, str]) -> list[str]:
     where = "" if lab.plan.directory == lab_directory(None, environment()) else f" --lab {lab.plan.directory}"
     return [
         f"running: NATS at {lab.nats.url}, PostgreSQL, budget, ledger, admission, preemptor; logs in {lab.plan.directory / 'logs'}",
-        f"cluster {lab.plan.cluster} is synthetic: {synthetic['GPUS']} GPUs that only pretend to compute.",
-        f"the tree of shares came from {lab.plan.tree_file}; change it with `allmende budgets load FILE{where}`",
+        f"cluster {lab.plan.cluster} is synthetic: {synthetic['GPUS']} GPUs that pretend to compute; it runs `synthetic-job` only",
+        f"the first tree of shares is that of {lab.plan.tree_file}; see `allmende budgets{where}`",
         "try, in another terminal:",
-        f"  allmende submit{where} --budget vision --gpus 8 --slice 10m -- synthetic-job --runtime-ms 1200000",
-        f"  allmende queue{where} --watch",
+        f"  allmende submit{where} --budget {_leaf(lab.plan.tree_file)} --gpus 8 --slice 10m -- synthetic-job --runtime-ms 1200000",
+        f"  allmende jobs{where} --watch",
         f"  allmende standings{where}",
-        "Ctrl-C stops it.",
+        "Ctrl-C stops it; the data stay",
     ]
+
+
+def _leaf(tree_file: Path) -> str:
+    budgets = read_tree(tree_file.read_bytes()).budgets
+    charged = [each.budget for each in budgets if person() in each.members]
+    return charged[0] if charged else "BUDGET"

@@ -39,6 +39,8 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     directory: Path
     cluster: str
+    people: tuple[str, ...] = ()
+    """Who may use the lab beside the person who runs it."""
     clock: str = "real"
     tree_file: Path
     fast: bool = False
@@ -175,8 +177,7 @@ async def running(plan: Plan, say: Say) -> AsyncIterator[Lab]:
             postgres = await start_postgres(plan.directory / "postgres", settings=_postgres_settings(plan.fast))
             stack.push_async_callback(postgres.stop)
             await _prepare_database(postgres)
-            users = accounts.users_of(clusters=(plan.cluster,), operators=(person(),), gateways=("demo",), dashboards=("screen",))
-            keys = [accounts.keep(plan.directory / "seeds", user) for user in users]
+            keys = _keys(plan)
             nats = await start_nats(plan.directory / "nats", keys, server_name=f"allmende-{plan.directory.name.strip('.')}")
             stack.push_async_callback(nats.stop)
             await _shape(nats, plan)
@@ -197,6 +198,17 @@ def _hold(directory: Path, stack: AsyncExitStack) -> None:
         fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         raise CommandFailed(Exit.USAGE, f"another `allmende up` runs in {directory}: stop it, or choose another folder") from None
+
+
+def _keys(plan: Plan) -> tuple[accounts.Account, ...]:
+    people = [name for name in plan.people if name != person()]
+    users = accounts.users_of(
+        clusters=(plan.cluster,), people=people, operators=(person(),), gateways=("demo",), dashboards=("screen",)
+    )
+    for user in users:
+        accounts.keep(plan.directory / "seeds", user)
+    # Also those of earlier starts: a person who was let in once does not lose the key.
+    return accounts.kept(plan.directory / "seeds")
 
 
 def _postgres_settings(fast: bool) -> Mapping[str, str]:
