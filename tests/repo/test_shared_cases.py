@@ -1,6 +1,7 @@
 """Every case of other schedulers is settled in one place.
 
-It runs in a folder's test_peer_cases.py, or the peer_differences.toml there says why our contract differs or where it belongs. A case of which only a part runs stands in both, with `runs` naming that part.
+It runs in a folder's test_peer_cases.py, or the peer_differences.toml there says why our contract differs or where it belongs. A
+case of which only a part runs stands in both, with `runs` naming that part.
 """
 
 import importlib
