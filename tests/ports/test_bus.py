@@ -229,6 +229,27 @@ async def test_a_service_learns_who_asks_and_answers(side: Side) -> None:
         await alice.ask("rpc.ledger.books.v1.alice", b"1", 1.0)
 
 
+async def test_a_slow_answer_does_not_hold_up_the_next_one_of_the_same_endpoint(side: Side) -> None:
+    ledger, alice, olga = await side.bus("ledger"), await side.bus("user"), await side.bus("operator")
+    asked, free = asyncio.Event(), asyncio.Event()
+
+    async def answer(caller: str, body: bytes) -> bytes:
+        if body == b"slow":
+            asked.set()
+            await free.wait()
+        return body
+
+    stop = await ledger.answer("ledger", "1.0.0", [Endpoint("books", "rpc.ledger.books.v1.*", answer)])
+    async with asyncio.TaskGroup() as group:
+        slow = group.create_task(alice.ask("rpc.ledger.books.v1.alice", b"slow"))
+        await asyncio.wait_for(asked.wait(), 5.0)
+        assert await olga.ask("rpc.ledger.books.v1.olga", b"quick") == b"quick"
+        assert not slow.done()
+        free.set()
+        assert await slow == b"slow"
+    await stop()
+
+
 async def _broken(caller: str, body: bytes) -> bytes:
     raise ZeroDivisionError(body)
 

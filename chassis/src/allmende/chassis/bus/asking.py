@@ -1,11 +1,12 @@
 """Requests: asking a service, and answering as a discoverable NATS micro service.
 
-A problem travels as the reply's body and in micro's two error headers. The trace travels in the W3C header. Requests of one
-endpoint are answered one after another; different endpoints side by side.
+A problem travels as the reply's body and in micro's two error headers. The trace travels in the W3C header. Requests are answered
+side by side, a bounded number of each endpoint, so that a slow one does not hold up the others.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
 
 import msgspec
 from nats.aio.client import Client
@@ -26,6 +27,11 @@ from allmende.proto.message import Problem
 # Codes of the bus itself, beside those of the services.
 UNAVAILABLE = "unavailable"
 INTERNAL_ERROR = "internal_error"
+
+# As many of one endpoint are under way at once; further ones wait in the client. More would only queue up at the database's pool.
+SIDE_BY_SIDE = 16
+# A service that is asked to end within 5 s has more to do than to answer; who asked asks again.
+FINISH_S = 1.0
 
 _trace = TraceContextTextMapPropagator()
 _problems = msgspec.json.Decoder(Problem)
@@ -80,18 +86,45 @@ async def answer(
 ) -> Callable[[], Awaitable[None]]:
     """Answer requests until the returned function is called. `report` hears of answers that failed, with their verb."""
     micro = await add_service(client, ServiceConfig(name=service, version=version, description=f"Allmende {service}"))
+    working: set[asyncio.Task[None]] = set()
     for endpoint in endpoints:
-        await micro.add_endpoint(EndpointConfig(name=endpoint.verb, subject=endpoint.subject, handler=_handler(endpoint, report)))
+        handler = _side_by_side(_handler(endpoint, report), working)
+        await micro.add_endpoint(EndpointConfig(name=endpoint.verb, subject=endpoint.subject, handler=handler))
 
     async def stop() -> None:
         # After the connection has gone there is nobody to tell.
         if client.is_connected:
             await micro.stop()
+        if working:
+            _, late = await asyncio.wait(working, timeout=FINISH_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
     return stop
 
 
-def _handler(endpoint: Endpoint, report: Callable[[str, Exception], None]) -> Callable[[MicroRequest], Awaitable[None]]:
+Handler = Callable[[MicroRequest], Awaitable[None]]
+
+
+def _side_by_side(handle: Callable[[MicroRequest], Coroutine[Any, Any, None]], working: set[asyncio.Task[None]]) -> Handler:
+    """Let requests overtake each other; the library alone would answer the next one only after this one."""
+    places = asyncio.Semaphore(SIDE_BY_SIDE)
+
+    def done(task: asyncio.Task[None]) -> None:
+        working.discard(task)
+        places.release()
+
+    async def begin(request: MicroRequest) -> None:
+        await places.acquire()
+        task = asyncio.get_running_loop().create_task(handle(request))
+        working.add(task)
+        task.add_done_callback(done)
+
+    return begin
+
+
+def _handler(endpoint: Endpoint, report: Callable[[str, Exception], None]) -> Callable[[MicroRequest], Coroutine[Any, Any, None]]:
     async def handle(request: MicroRequest) -> None:
         caller = request.subject.rpartition(".")[2]
         attached = context.attach(_trace.extract(request.headers or {}))

@@ -44,7 +44,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     clock: str = "real"
     tree_file: Path
     fast: bool = False
-    """No fsync in PostgreSQL: for runs whose data nobody keeps. A power cut then loses them; a killed process does not."""
+    """No fsync in PostgreSQL and NATS: for runs whose data nobody keeps. A power cut then loses them; a killed process does not."""
     settings: Mapping[str, Mapping[str, str]] = {}
     """Additional settings by service, as environment variables."""
 
@@ -178,7 +178,8 @@ async def running(plan: Plan, say: Say) -> AsyncIterator[Lab]:
             stack.push_async_callback(postgres.stop)
             await _prepare_database(postgres)
             keys = _keys(plan)
-            nats = await start_nats(plan.directory / "nats", keys, server_name=f"allmende-{plan.directory.name.strip('.')}")
+            name = f"allmende-{plan.directory.name.strip('.')}"
+            nats = await start_nats(plan.directory / "nats", keys, server_name=name, sync_always=not plan.fast)
             stack.push_async_callback(nats.stop)
             await _shape(nats, plan)
         except Misconfigured as error:

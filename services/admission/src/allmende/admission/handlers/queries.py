@@ -120,7 +120,7 @@ class Queries:
         attempt = self._desk.known().attempts.get(query.attempt)
         if attempt is None or attempt.cluster != caller:
             raise Refusal("unknown_attempt", f"no live attempt {query.attempt} was granted to cluster {caller}")
-        async with self._db.reading() as connection:
+        async with self._db.glancing() as connection:
             kept = await self._store.payload_of_job(connection, attempt.job)
         if kept is None:
             raise Refusal("unknown_attempt", f"attempt {query.attempt} has no payload any more")
