@@ -96,7 +96,8 @@ def _on_cluster(job: Job, leaf: str | None, outlook: Outlook, books: Books) -> l
     if ahead:
         nearest = ", ".join(name for _key, name in reversed(ahead[-3:]))
         where = f"{leaf} ({percent(standing)}) on {outlook.cluster}"
-        sentence = f"{len(ahead)} budgets with waiting jobs stand before {where}: {nearest}"
+        whose = "1 budget with waiting jobs stands" if len(ahead) == 1 else f"{len(ahead)} budgets with waiting jobs stand"
+        sentence = f"{whose} before {where}: {nearest}"
         found.append(Reason("outranked", sentence))
     return found
 
