@@ -2,13 +2,16 @@
 
 import msgspec
 
+from allmende.ledger.model import BUCKET_MS
 from allmende.proto.budget import Budget, BudgetChanged
 from allmende.proto.envelope import MAX_MESSAGE_BYTES
 from allmende.proto.ledger import StandingsQuery, UsageConfirmed, UsageStanding
-from allmende.proto.units import HOUR_MS, MINUTE_MS
+from allmende.proto.units import HOUR_MS, MINUTE_MS, SECOND_MS
 from tests.ledger.builders import START_MS, TREE, complete, counter, ended, granted, id_of, node, started, tick, tree
 from tests.ledger.desk import Desk, clock_at, joined, refusals
 from tests.servers import Lab
+
+END_MS = START_MS + 2 * HOUR_MS
 
 
 async def desk_of(lab: Lab, hours: float = 2) -> Desk:
@@ -38,6 +41,7 @@ async def test_an_end_that_is_said_again_is_confirmed_again_and_posts_nothing(la
 
 
 async def test_usage_of_an_unknown_attempt_waits_for_its_grant(lab: Lab) -> None:
+    """BR-039: usage that comes before its start is kept, and charged then."""
     desk = await desk_of(lab)
     said = await desk.hear(
         node(), tick(counter(1, 600_000, 1, gpus=2)), ended(1, START_MS + 900_000, counter(1, 900_000, 2, gpus=2))
@@ -70,6 +74,7 @@ async def test_standings_are_said_once_a_second_and_only_when_they_change(lab: L
 
 
 async def test_nothing_is_said_while_tree_or_capacity_is_unknown(lab: Lab) -> None:
+    """BR-045: unknown is not zero, for capacity and for use."""
     desk = await desk_of(lab)
     assert not [body for body in await desk.hear(node()) if isinstance(body, UsageStanding)]
     assert await desk.pass_second() == []
@@ -162,3 +167,36 @@ async def test_a_revision_that_arrives_after_its_successor_takes_its_place_in_hi
     await desk.hear(node(gpus=8), *said[1], *said[3])
     await desk.hear(*said[2])
     assert (await desk.standings())["vision"].entitlement_gpu_ms == 8 * HOUR_MS * (6 + 1 + 3) // 10
+
+
+async def test_a_kill_in_mid_start_leaves_no_hold_and_confirms_what_ran(lab: Lab) -> None:
+    desk = await desk_of(lab, hours=4)
+    await desk.hear(*tree(), node(gpus=16, installed=16))
+    begun = END_MS - 10 * MINUTE_MS
+    await desk.hear(granted(1, replicas=8, at_ms=begun))
+    finals = [counter(1, 600 * SECOND_MS, 60, replica=replica, since_ms=begun) for replica in range(4)]
+    said = await desk.hear(ended(1, END_MS, *finals, outcome="stopped"), ended(1, END_MS, *finals[:2], outcome="stopped"))
+    assert [body.attempts for body in said if isinstance(body, UsageConfirmed)] == [(id_of(1),)]
+    org = (await desk.standings())["org"]
+    assert (org.charged_gpu_ms, org.held_gpu_ms) == (2_400 * SECOND_MS, 0)
+    assert all(row.idle_gpu_ms >= 0 for row in await desk.books(START_MS, END_MS, BUCKET_MS))
+
+
+async def test_what_ended_holds_nothing(lab: Lab) -> None:
+    desk = await desk_of(lab)
+    await desk.hear(*tree(), node())
+    await desk.hear(granted(1, gpus=8), started(1), granted(2, gpus=8), started(2))
+    await desk.hear(ended(1, START_MS + HOUR_MS // 2, counter(1, HOUR_MS // 2, 9, gpus=8), outcome="evicted"))
+    assert (await desk.standings())["nlp"].held_gpu_ms == 8 * HOUR_MS, "only the attempt that lives"
+
+
+async def test_a_cluster_of_unknown_capacity_disturbs_no_other(lab: Lab) -> None:
+    desk = Desk(await lab.database("ledger"), clock_at(4))
+    await desk.hear(*tree(), granted(1, cluster="c2"), node(cluster="c1"))
+    said = await desk.pass_second()
+    assert {body.cluster for body in said if isinstance(body, UsageStanding)} == {"c1"}
+    assert "c2" in desk.health.why_not_ready()["standings"]
+    await desk.hear(node(cluster="c2"))
+    said = await desk.pass_second()
+    assert {body.cluster for body in said if isinstance(body, UsageStanding)} >= {"c2"}
+    assert "standings" not in desk.health.why_not_ready()

@@ -23,8 +23,8 @@ SOURCES: dict[Role, Path] = {
     "agent": ROOT / "clients" / "agent" / "src" / "allmende" / "agent" / "sdk",
 }
 CLASSES = {row.message.__name__: row.message for row in SUBJECTS}
-# Said by the chassis' inbox on behalf of every service; that it does is tested there. A service may say it of a part of a message, as
-# the ledger does of one counter of a tick.
+# Said by the chassis' inbox on behalf of every service; that it does is tested there. A service may say it of part of a message,
+# as the ledger does of one counter of a tick.
 BY_CHASSIS = {MessageRefused}
 
 
