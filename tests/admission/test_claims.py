@@ -7,11 +7,13 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
+from allmende.admission import wire
 from allmende.admission.model.books import Books
-from allmende.admission.model.facts import Withdrawn
+from allmende.admission.model.facts import Claimed, Withdrawn
 from allmende.admission.model.values import Attempt, Job, Reason
 from allmende.admission.rules import life
 from allmende.admission.rules.passing import Passed, may_pass
+from allmende.proto.admission import ClaimRaised
 from allmende.proto.placement import NodeReplicas
 from allmende.proto.units import HOUR_MS, SECOND_MS
 from tests.admission.builders import CLUSTER, NOW, OWED, TERMS, an_id, attempt, claim, granted_jobs, job, lab, node, run_pass
@@ -81,6 +83,18 @@ def check(row: Row) -> None:
 @pytest.mark.parametrize("sentence", ROWS)
 def test_claims(sentence: str) -> None:
     check(ROWS[sentence])
+
+
+def test_a_claim_names_the_nodes_that_did_not_start_the_job_so_that_nobody_is_evicted_there_for_it() -> None:
+    holders = [replace(victim(), job=an_id(90 + n), gpus_per_replica=8) for n in range(2)]
+    running = [attempt(n + 1, holder, {f"n{n + 1:03d}": 1}) for n, holder in enumerate(holders)]
+    failed_once = job(1, avoid=("n001",), avoid_until_ms=NOW + HOUR_MS)
+    books = lab([*holders, failed_once], [node(1), node(2)], {"b": 90}, attempts=running)
+    (raised,) = run_pass(books).change.claims
+    assert raised.avoid == ("n001",)
+    said = wire.message(Claimed(raised), 1, NOW, 0)
+    assert isinstance(said, ClaimRaised)
+    assert said.avoid_nodes == ("n001",)
 
 
 def test_at_most_so_many_claims_are_open_on_a_cluster() -> None:

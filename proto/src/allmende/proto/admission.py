@@ -151,7 +151,7 @@ class ClaimRaised(Message, frozen=True, kw_only=True):
     fence: Sequence
     tree_revision: Sequence
     usage_revision: Sequence
-    avoid_nodes: Annotated[tuple[Name, ...], Meta(max_length=256)] = ()
+    avoid_nodes: Annotated[tuple[Name, ...], Meta(max_length=1_024)] = ()
     """Nodes that admission would not place the job on (they failed to start it): room there would be made for nothing."""
 
 

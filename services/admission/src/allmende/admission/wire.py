@@ -237,6 +237,7 @@ def _claimed(claim: Claim, fence: int) -> admission.ClaimRaised:
         fence=fence,
         tree_revision=claim.tree_revision,
         usage_revision=claim.usage_revision,
+        avoid_nodes=claim.avoid,
     )
 
 

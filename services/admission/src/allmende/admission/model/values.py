@@ -185,6 +185,8 @@ class Claim(Struct, frozen=True, kw_only=True):
     tree_revision: int
     usage_revision: int
     stirrings: int
+    avoid: tuple[str, ...] = ()
+    """Nodes that did not start the job: it would not be placed there, so nobody may be evicted there for it."""
     plan: str | None = None
     placement: tuple[NodeReplicas, ...] = ()
     victims: tuple[str, ...] = ()

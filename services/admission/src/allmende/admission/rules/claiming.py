@@ -237,4 +237,5 @@ def _claim(setting: Setting, turn: Next, job: Job, name: str) -> Claim:
         tree_revision=setting.books.tree.revision,
         usage_revision=setting.standings.revision,
         stirrings=setting.books.cluster(setting.cluster).stirrings,
+        avoid=job.avoid,
     )
