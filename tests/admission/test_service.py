@@ -95,6 +95,7 @@ async def test_the_life_of_a_job(scene: Scene) -> None:
 
 
 async def test_killed_in_mid_life_it_goes_on_where_it_was(scene: Scene) -> None:
+    """BR-033: what runs counts after a restart as before, and no protection begins again."""
     process = await scene.start()
     await furnish(scene)
     running = await scene.submit(gpus_per_replica=8)
@@ -140,6 +141,7 @@ async def test_messages_repeated_and_out_of_order_change_nothing(scene: Scene) -
 
 
 async def test_two_replicas_one_stands_by_and_takes_over(scene: Scene) -> None:
+    """BR-011 and BR-042: who stands by decides nothing, and begins with what is stored, in a term of its own."""
     first = await scene.start("first")
     await furnish(scene)
     job = await scene.submit(gpus_per_replica=8)
@@ -189,6 +191,7 @@ async def test_what_can_never_run_is_refused_and_disturbs_nobody(scene: Scene) -
 
 
 async def test_until_everything_is_known_nothing_is_decided(scene: Scene) -> None:
+    """BR-045 and BR-055: before tree, standings and capacity are known nobody is admitted, refused or evicted."""
     await scene.start()
     await answering(scene)
     early, stranger = await scene.submit(gpus_per_replica=8), await scene.submit(user="mallory")

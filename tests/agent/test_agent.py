@@ -125,6 +125,7 @@ async def test_a_backend_that_fails_at_one_attempt_does_not_take_down_the_others
 
 
 async def test_an_order_of_an_older_term_is_refused_with_a_reason() -> None:
+    """BR-042: what a writer said in a term that is over commands nobody."""
     async with scene() as it:
         await started(it)
         await it.hand.says(grant(2, placement=((NODE, 1),), fence=2))

@@ -48,6 +48,7 @@ async def say_all(bus: NatsBus, bodies: list[bytes]) -> None:
 
 
 async def test_a_pull_that_waits_lives_through_kill_9_of_the_server_and_nothing_is_lost(lab: Lab) -> None:
+    """BR-044: after an outage of the broker the flow goes on by itself."""
     agent, ledger = await lab.bus("agent"), await lab.bus("ledger")
     before, meanwhile = [b"before-%d" % i for i in range(300)], [b"meanwhile-%d" % i for i in range(300)]
     async with asyncio.TaskGroup() as tasks:
@@ -63,6 +64,7 @@ async def test_a_pull_that_waits_lives_through_kill_9_of_the_server_and_nothing_
 
 
 async def test_a_pull_goes_on_after_its_consumer_was_deleted_and_made_again(lab: Lab) -> None:
+    """BR-044: also when the consumer itself was lost in the outage."""
     agent, ledger, admin = await lab.bus("agent"), await lab.bus("ledger"), await lab.bus("admin")
     subscription = ledger.subscribe("USAGE", "ledger")
     await say_all(agent, [b"one"])

@@ -43,6 +43,7 @@ LEDGER: Who = ("ledger", "ledger")
     ],
 )
 async def test_nobody_says_what_is_not_his_to_say(lab: Lab, sentence: str, who: Who, subject: str) -> None:
+    """BR-054: who speaks is known from the credential, on every path."""
     with pytest.raises(Refused) as refused:
         await (await lab.bus(*who)).publish(subject, "forged", b"{}")
     assert refused.value.code == "not_permitted", sentence

@@ -28,6 +28,7 @@ def test_ready_only_when_every_part_is_with_the_reason_of_each_that_is_not() -> 
 
 
 def test_idle_is_alive_and_waiting_messages_without_progress_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """BR-044: connected is not flowing; only progress proves flow."""
     watch, health = Watch(monkeypatch), Health(stale_s=30)
     health.progress("inbox")
     health.progress("inbox", 0)

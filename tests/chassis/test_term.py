@@ -37,6 +37,7 @@ async def test_while_one_holds_it_nobody_else_gets_it_and_after_the_release_at_o
 
 
 async def test_a_writer_whose_lease_lapsed_may_write_until_somebody_takes_over_and_never_after(db: Database) -> None:
+    """BR-011: two deciders never both fill the last place, because only one of them can commit."""
     old, new = Term(db, "c1", lease_s=0.0), Term(db, "c1")
     await old.acquire()
     await write(db, old, 1)

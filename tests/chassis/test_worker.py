@@ -94,6 +94,7 @@ async def test_batches_grow_with_what_waits_and_never_beyond_their_bound(db: Dat
 
 
 async def test_a_message_that_comes_again_is_handled_once(db: Database) -> None:
+    """BR-035 and BR-036: what counts is the stored identity, not the broker's window, and a batch is judged one by one."""
     bus, handle = FakeBus(), Recorder(ManualClock())
     first, second = said(report(1)), said(report(2))
     await tell(bus, first, second, first)
@@ -142,6 +143,7 @@ BAD = [
 async def test_a_message_that_cannot_be_believed_is_kept_refused_and_stops_nobody(
     db: Database, sentence: str, data: bytes, code: str
 ) -> None:
+    """BR-041, the other half: a malformed message delays nobody behind it."""
     bus, handle = FakeBus(), Recorder(ManualClock())
     await tell(bus, said(report(1)))
     await bus.publish("agent.node_reported.v1.c1.n1", "bad", data)
@@ -217,6 +219,7 @@ async def test_a_broken_invariant_a_lost_term_and_a_wrong_set_up_end_the_worker_
 
 
 async def test_a_passing_failure_is_tried_again_until_it_passes(db: Database) -> None:
+    """BR-041: an outage uses up no delivery limit; only what is wrong in itself is set aside."""
     bus, handle, health = FakeBus(), Recorder(ManualClock()), Health()
     left = [1, 2, 3]
 

@@ -1,7 +1,7 @@
 """Public bug reports about eviction, as scenarios with the right outcome. Named by their number in bug_scenarios.jsonl.
 
-Of the area `preemption`, BR-022 waits: counting evictions apart from failures is admission's, and its retry limit does not exist
-yet. Where our contract decides otherwise than the scenario, the docstring says so.
+Of the area `preemption`, BR-022 is admission's: it counts evictions apart from failures. Where our contract decides otherwise than
+the scenario, the docstring says so.
 """
 
 from collections.abc import Mapping

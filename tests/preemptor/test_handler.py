@@ -115,6 +115,7 @@ async def test_a_tree_of_which_a_message_is_missing_is_not_in_force(ear: Ear) ->
 
 
 async def test_a_claim_of_an_older_term_is_dropped(ear: Ear) -> None:
+    """BR-042: commands of a term that is over are refused."""
     await ear.hear(*FULL)
     assert await ear.hear(granted(3, {"n1": 1}, fence=2), raised(newest=2, fence=1)) == []
     assert await ear.hear(tick("n1", {})) == []
@@ -177,6 +178,7 @@ async def test_an_older_standing_that_comes_late_changes_nothing(ear: Ear) -> No
 
 
 async def test_what_ended_before_its_grant_was_heard_holds_nothing(ear: Ear) -> None:
+    """BR-042: victims are live attempts only."""
     await ear.hear(*FULL)
     await ear.hear(ended(3))
     await ear.hear(node("n3"), granted(3, {"n3": 8}), protected(3, START_MS + HOUR_MS))
