@@ -147,7 +147,10 @@ class Desk:
         await self._store.write(tx, books.drain())
         # Newly queued jobs first: nobody hears of a grant before the job.
         drafts = [*queued, *(self._draft(fact, cause, now_ms) for fact, cause in self._said)]
-        return Outcome(drafts, books.next_timer_ms())
+        # A cluster that could be passed over at once but was not waits for no message: more rounds than allowed, or earmarks that
+        # fell there because the job started elsewhere.
+        at_once = any(may_pass(books, cluster, now_ms) for cluster in self._wanted)
+        return Outcome(drafts, now_ms if at_once else books.next_timer_ms())
 
     # -------------------------------------------------------------------------------------------------------------------- inside
 
@@ -190,6 +193,7 @@ class Desk:
                 passed = decide(books, cluster, now_ms, self.terms, lambda: self._ids.new(now_ms), may_claim=may_claim)
                 self.apply(passed.change)
                 self.outlooks[cluster] = passed.outlook
+                self.want(claim.cluster for claim in passed.change.claims if claim.ended == "elsewhere")
                 if any(claim.ended is None for claim in passed.change.claims):
                     self._asked_at_ms[cluster] = now_ms
                 if not passed.again:
