@@ -75,6 +75,9 @@ def test_br_009_what_a_device_measures_informs_and_never_bills(busy: int | None)
 
 def test_br_009_more_held_than_there_is_shows_as_less_than_nothing_idle() -> None:
     """One GPU is held whole by one attempt. Where agents say more, the books do not hide it by clipping."""
+    paper = Paper()
+    paper.hear(grant(), reading(HOUR_MS, 1, used_gpu_ms=3 * HOUR_MS), end(1, T + HOUR_MS))
+    assert (held_gpu_ms(paper), [each.code for each in paper.faults]) == (0, ["amount_mismatch"])
     level = [Level(T, T + HOUR_MS, 1, 1)]
     (whole,) = keep(Steps(T, HOUR_MS, 1), level, {(0, "allocated"): HOUR_MS}, [])
     (tripled,) = keep(Steps(T, HOUR_MS, 1), level, {(0, "allocated"): 3 * HOUR_MS}, [])

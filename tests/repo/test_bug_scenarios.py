@@ -52,8 +52,7 @@ def test_every_report_stands_in_the_table_once() -> None:
 def test_a_report_is_tested_or_says_why_not(report: str) -> None:
     said = TABLE[report]
     assert said.keys() <= {"test", "waits", "differs"}
-    assert said.keys() & {"test", "waits", "differs"}, "it must say something"
-    assert len(said.keys() & {"waits", "differs"}) <= 1, "one reason is enough"
+    assert said, "it must say something"
     assert LATER.fullmatch(said.get("waits", "issue 1: nothing"))
     assert said.get("differs", "Nothing.").endswith(".")
     assert {named: why for named in named_by(report) if (why := fault(report, named))} == {}
