@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from msgspec import Struct
+from msgspec.structs import replace
 from rich.console import RenderableType
 
 from allmende.cli import render, session
@@ -78,12 +79,24 @@ def standings(
             chosen = cluster or _only_cluster(opened)
 
             async def fetch() -> tuple[Struct, RenderableType]:
-                reply = await opened.ask(subjects.STANDINGS, StandingsQuery(cluster=chosen), StandingsReply)
+                reply = await _all_standings(opened, chosen)
                 return reply, _standings_table(reply)
 
             await session.repeatedly(fetch, as_json, watch)
 
     session.run(work())
+
+
+async def _all_standings(opened: Session, cluster: str) -> StandingsReply:
+    """All pieces; the figures beside the rows are those of the last piece."""
+    found: list[UsageStanding] = []
+    after: str | None = None
+    while True:
+        reply = await opened.ask(subjects.STANDINGS, StandingsQuery(cluster=cluster, after=after), StandingsReply)
+        found += reply.standings
+        after = reply.next_after
+        if after is None:
+            return replace(reply, standings=tuple(found))
 
 
 def _only_cluster(opened: Session) -> str:
