@@ -228,10 +228,27 @@ class _Demo:
         after: int | None = 0
         with path.open("wb") as file:
             while after is not None:
-                page = await rpc.ask(self.bus, subjects.POSTINGS, self.caller, PostingsQuery(cluster=CLUSTER, after=after))
-                assert isinstance(page, PostingsPage)
+                page = await self._postings(after)
                 file.writelines(msgspec.json.encode(posting) + b"\n" for posting in page.postings)
                 after = page.next_after
+
+    async def _postings(self, after: int) -> PostingsPage:
+        """One page, patiently: the ledger may just be starting again.
+
+        Raises:
+            CommandFailed: it stayed away.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + CLOSE_S
+        while True:
+            try:
+                page = await rpc.ask(self.bus, subjects.POSTINGS, self.caller, PostingsQuery(cluster=CLUSTER, after=after))
+                assert isinstance(page, PostingsPage)
+                return page
+            except Transient as error:
+                if loop.time() > until:
+                    raise CommandFailed(Exit.UNREACHABLE, f"the ledger does not answer for its postings: {error}") from error
+                await asyncio.sleep(0.1)
 
 
 async def _write_tree(plan: DemoPlan, folder: Path) -> Path:
