@@ -153,6 +153,16 @@ def processes_of(folder: Path) -> dict[int, list[str]]:
     return {pid: words for pid, words in found.items() if words != [""]}
 
 
+async def until_gone(folder: Path) -> None:
+    """Until no process of a demo is left, with a bound."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while processes_of(folder):  # noqa: ASYNC110 - nothing announces the end of another's children
+                await asyncio.sleep(LOOK_S)
+    except TimeoutError:
+        raise AssertionError(f"left behind: {processes_of(folder)}") from None
+
+
 def _kill(pid: int) -> None:
     try:
         os.kill(pid, signal.SIGKILL)

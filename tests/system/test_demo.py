@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.demonstration import MUST_BE_ZERO, PHILLY, demo
+from tests.system.demonstration import MUST_BE_ZERO, PHILLY, demo, processes_of, until_gone
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc"),
@@ -43,6 +43,15 @@ async def test_ctrl_c_while_it_starts_leaves_nothing_behind(tmp_path: Path) -> N
         await it.ended()
         assert "nothing to judge" in it.screen
         assert not it.json_file.exists()
+
+
+async def test_killed_without_warning_it_leaves_nothing_behind_either(tmp_path: Path) -> None:
+    async with demo(tmp_path, seconds=600, gpus=64) as it:
+        await it.until(lambda: it.truths() > 10, "jobs run")
+        assert len(processes_of(it.folder)) > 8, "servers, services, cluster and load run"
+        it.process.kill()
+        await it.process.wait()
+        await until_gone(it.folder)
 
 
 @pytest.mark.trace
