@@ -84,7 +84,7 @@ class Session:
         except Refusal as refusal:
             raise CommandFailed(Exit.REFUSED, refusal.problem.sentence, refusal.problem.code) from None
         except Transient:
-            sentence = f"the {row.service} service did not answer within {PATIENCE_S:.0f} s: is it running?"
+            sentence = f"the {row.service} service does not answer: is it running? Try again in a moment"
             raise CommandFailed(Exit.UNREACHABLE, sentence) from None
         if not isinstance(answer, reply):
             raise CommandFailed(Exit.REFUSED, f"the {row.service} service answered with something else than {reply.__name__}")

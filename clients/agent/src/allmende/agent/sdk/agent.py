@@ -110,6 +110,10 @@ class Agent:
         """An attempt ended (see `backend.Notices`)."""
         self._do(self._attempts.exited(left), left.attempt)
 
+    def lost(self, attempt: str, job: str, detail: str) -> None:
+        """An attempt of an earlier agent runs no longer: for a backend that finds this out at its start."""
+        self._do(self._attempts.lost(attempt, job, self._clock.now_ms(), detail))
+
     def node_changed(self, node: NodeState, at_ms: Ms) -> None:
         """A node changed (see `backend.Notices`)."""
         self._do(self._attempts.node_changed(node, at_ms))

@@ -271,6 +271,15 @@ class Attempts:
             return []
         return self._end(at, left)
 
+    def lost(self, attempt: str, job: str, now_ms: Ms, detail: str) -> list[Action]:
+        """An attempt that an earlier agent of the cluster started, and that runs no longer.
+
+        No counters: nobody observed it since that agent's last tick, and what nobody observed is not charged.
+        """
+        if attempt in self._open or attempt in self._ended:
+            return []
+        return self._end_without_counters(attempt, job, now_ms, "node_lost", detail)
+
     def confirmed(self, attempts: Iterable[str]) -> None:
         """The ledger has the ends of these attempts in its books: they need not be said again."""
         for attempt in attempts:
@@ -354,12 +363,17 @@ class Attempts:
         self._remember(at.grant.attempt)
 
     def _refuse(self, attempt: str, job: str, now_ms: Ms, detail: str, plan: str | None = None) -> list[Action]:
+        return self._end_without_counters(attempt, job, now_ms, "never_started", detail, plan)
+
+    def _end_without_counters(
+        self, attempt: str, job: str, now_ms: Ms, outcome: Outcome, detail: str, plan: str | None = None
+    ) -> list[Action]:
         body = AttemptEnded(
             cluster=self._cluster,
             attempt=attempt,
             job=job,
             ended_at_ms=now_ms,
-            outcome="never_started",
+            outcome=outcome,
             plan=plan,
             detail=detail[:1_000],
         )

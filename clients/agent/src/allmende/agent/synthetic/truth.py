@@ -4,6 +4,7 @@ It is never written from what is reported to anybody, so that the books can be h
 """
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -98,3 +99,22 @@ def from_lines(lines: Iterable[bytes]) -> Iterator[AnyRecord]:
             yield _decoder.decode(line)
         except msgspec.MsgspecError as error:
             raise ValueError(f"truth, line {number}: {error}") from error
+
+
+def still_running(path: Path) -> tuple[Started, ...]:
+    """The attempts that a log leaves running: its cluster was killed, not switched off. None when there is no log yet."""
+    if not path.exists():
+        return ()
+    running: dict[str, Started] = {}
+    with path.open("rb") as lines:
+        for record in from_lines(lines):
+            if isinstance(record, Started):
+                running[record.attempt] = record
+            elif isinstance(record, Ended):
+                running.pop(record.attempt, None)
+    return tuple(running.values())
+
+
+def lost(started: Started, at_ms: Ms) -> Ended:
+    """The end of such an attempt, at the first instant that knows of it. What it had not saved is gone."""
+    return Ended(at_ms=at_ms, attempt=started.attempt, job=started.job, by="node", exit_code=None, progress_ms=0, saved_ms=0)
