@@ -178,6 +178,7 @@ async def running(plan: Plan, say: Say) -> AsyncIterator[Lab]:
     async with AsyncExitStack() as stack:
         _hold(plan.directory, stack)
         try:
+            await _collected(plan.directory / "postgres" / "data" / "postmaster.pid")
             postgres = await start_postgres(plan.directory / "postgres", settings=_postgres_settings(plan.fast))
             stack.push_async_callback(postgres.stop)
             await _prepare_database(postgres)
@@ -218,6 +219,22 @@ def _keys(plan: Plan) -> tuple[accounts.Account, ...]:
 
 def _postgres_settings(fast: bool) -> Mapping[str, str]:
     return {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"} if fast else {}
+
+
+async def _collected(pid_file: Path) -> None:
+    """Wait while the last server is dead but still listed as a process (a zombie): PostgreSQL would take it for alive."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + START_S
+    while _is_zombie(pid_file) and loop.time() < until:
+        await asyncio.sleep(_POLL_S)
+
+
+def _is_zombie(pid_file: Path) -> bool:
+    try:
+        pid = int(pid_file.read_text().split("\n", 1)[0])
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (OSError, ValueError):
+        return False
 
 
 async def _prepare_database(postgres: PostgresServer) -> None:

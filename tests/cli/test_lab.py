@@ -1,0 +1,174 @@
+"""A stranger at the command line: one lab started by `allmende up`, every command as a process, then the ends of the lab.
+
+The tests of this module share the lab and run in the order in which they stand, as a person would go on.
+"""
+
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.terminal import Terminal
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc"),
+    # Real servers start three times in this module; a machine with little time left needs more than a minute for it.
+    pytest.mark.timeout(120),
+]
+
+JOB = ("--", "synthetic-job", "--runtime-ms", "7200000")
+TREE = """
+[lab]
+[lab.vision]
+share = "60%"
+members = ["ada"]
+[lab.tools]
+share = "40%"
+members = ["ada", "bob", "OPERATOR"]
+"""
+
+
+@pytest.fixture(scope="module")
+def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
+    from allmende.cli.place import person
+
+    folder = tmp_path_factory.mktemp("cli")
+    tree = folder / "tree.toml"
+    tree.write_text(TREE.replace("OPERATOR", person()))
+    terminal = Terminal(folder / "lab")
+    try:
+        terminal.up("--people", "ada", "--people", "bob", "--gpus", "16", "--budgets", str(tree))
+        yield terminal
+    finally:
+        terminal.kill_all()
+
+
+def state(terminal: Terminal, job: str) -> str:
+    found = terminal.type("why", job, "--json").json["job"]
+    return str(found["outcome"] or found["state"])
+
+
+def submitted(terminal: Terminal, user: str, *options: str) -> str:
+    said = terminal.type("submit", "--json", *options, *JOB, user=user)
+    assert said.code == 0, said
+    assert said.json["answer"] == "queued"
+    return str(said.json["job"])
+
+
+def test_a_job_runs_and_says_why(terminal: Terminal) -> None:
+    terminal.wait_for(lambda: terminal.type("nodes", "--json").json["nodes"], "nodes")
+    job = submitted(terminal, "ada", "--budget", "vision", "--gpus", "8", "--slice", "1h", "--name", "train")
+    terminal.wait_for(lambda: state(terminal, job) == "running", "it runs")
+    why = terminal.type("why", job[-8:])
+    assert why.code == 0
+    assert f"{job} train" in why.out
+    assert "protected for" in why.out
+    assert "granted" in why.out
+    jobs = terminal.type("jobs", "--mine", "--state", "running", user="ada").out.splitlines()
+    assert jobs[0] == "jobs, newest first"
+    assert jobs[2].split()[:4] == [job[-8:], "running", "vision", "8"]
+    assert not any(line.endswith(" ") for line in jobs)
+    assert terminal.type("jobs", "--mine", user="bob").out == "no such jobs\n"
+    nodes = terminal.type("nodes")
+    assert nodes.out.splitlines()[0] == "2 nodes, 16 healthy GPUs, 8 held"
+
+
+def test_what_does_not_fit_waits_in_the_queue_and_may_be_cancelled(terminal: Terminal) -> None:
+    job = submitted(terminal, "bob", "--budget", "tools", "--gpus", "8", "--replicas", "2", "--slice", "1h")
+    terminal.wait_for(lambda: terminal.type("why", job, "--json").json["blockers"], "a blocker")
+    queue = terminal.type("queue").out.splitlines()
+    assert queue[0] == "1 job waits"
+    assert queue[2].split()[:3] == ["1", job[-8:], "tools"]
+    entry = terminal.type("queue", "--json").json["entries"][0]
+    assert (entry["job"], entry["tier"], entry["gpus"]) == (job, "guaranteed", 16)
+    assert "what it waits for" in terminal.type("why", job).out
+    refused = terminal.type("cancel", job, user="ada")
+    assert refused.code == 1
+    assert "bob" in refused.err or "yours" in refused.err or "owner" in refused.err, refused.err
+    assert terminal.type("cancel", job[-8:], user="bob").out == f"{job} is cancelled\n"
+    assert terminal.type("cancel", job, "--json", user="bob").json["status"] == "already_ended"
+    assert state(terminal, job) == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (("--budget", "nope"), "unknown_budget"),
+        (("--budget", "lab"), "budget_not_leaf"),
+        (("--budget", "vision"), "not_a_member"),
+        (("--budget", "tools", "--slice", "30d"), "slice_above_cap"),
+        (("--budget", "tools", "--gpus", "9"), "never_fits"),
+        (("--budget", "tools", "--gpus", "8", "--replicas", "3"), "never_fits"),
+        (("--slice", "1h"), "no_covering_budget"),
+        (("--budget", "tools", "--cluster", "mars"), "unknown_cluster"),
+    ],
+)
+def test_a_refused_job_says_why(terminal: Terminal, options: tuple[str, ...], code: str) -> None:
+    said = terminal.type("submit", "--json", *options, *JOB, user="bob")
+    assert said.code == 1
+    assert (said.json["answer"], said.json["problem"]["code"]) == ("refused", code)
+
+
+def test_unknown_things_are_refused_in_words(terminal: Terminal) -> None:
+    for words, code, word in (
+        (("why", "zzzzzz"), 1, "allmende jobs"),
+        (("cancel", "zzzzzz"), 1, "allmende jobs"),
+        (("queue", "--cluster", "mars"), 2, "c1"),
+        (("nodes", "--cluster", "mars"), 2, "c1"),
+        (("standings", "--cluster", "mars"), 2, "c1"),
+    ):
+        said = terminal.type(*words)
+        assert (said.code, said.out) == (code, ""), words
+        assert word in said.err
+
+
+def test_standings_and_the_tree(terminal: Terminal, tmp_path: Path) -> None:
+    standings = terminal.type("standings", "--json").json
+    assert {each["budget"] for each in standings["standings"]} == {"lab", "vision", "tools"}
+    assert "OWED GPU-H" in terminal.type("standings").out
+    assert "tools, 40% of lab, 40% of everything, 3 members" in terminal.type("budgets").out
+    before = terminal.type("budgets", "show", "--json").json["revision"]
+    file = tmp_path / "tree.toml"
+    file.write_bytes((terminal.folder / "budgets.toml").read_bytes())
+    assert terminal.type("budgets", "load", str(file), "--reason", "again").out == f"nothing differs from revision {before}\n"
+    said = terminal.type("budgets", "set", "lab", "vision=50%", "tools=50%", "--reason", "even")
+    assert said.out == f"revision {before + 1}\nvision: 60% -> 50%\ntools: 40% -> 50%\n"
+    assert terminal.type("budgets", "load", str(file), "--reason", "back").out == f"revision {before + 2} is in force\n"
+    above = terminal.type("budgets", "set", "lab", "vision=61%", "tools=40%", "--reason", "more")
+    assert above.code == 1
+    assert "shares_exceed_parent" in above.err
+    assert terminal.type("budgets", "set", "lab", "vision=1%", "tools=1%", "--reason", "mine", user="bob").code in (1, 69)
+
+
+def test_a_second_up_is_refused(terminal: Terminal) -> None:
+    said = terminal.type("up")
+    assert said.code == 2
+    assert "another `allmende up` runs" in said.err
+
+
+def test_killed_at_once_it_goes_on_where_it_was(terminal: Terminal) -> None:
+    (job,) = [each["job"] for each in terminal.type("jobs", "--state", "running", "--json").json["jobs"]]
+    terminal.kill_all()
+    terminal.up()
+    terminal.wait_for(lambda: len(terminal.type("why", job, "--json").json["attempts"]) == 2, "its second attempt")
+    terminal.wait_for(lambda: state(terminal, job) == "running", "it runs again")
+    assert "a node was lost" in terminal.type("why", job).out
+    assert terminal.type("cancel", job, user="ada").code == 0
+    terminal.wait_for(lambda: state(terminal, job) == "cancelled", "it is cancelled")
+
+
+def test_no_process_outlives_up_that_was_killed(terminal: Terminal) -> None:
+    assert terminal.end(signal.SIGKILL) == -signal.SIGKILL
+    terminal.wait_for(lambda: not terminal.processes(), "its children leave")
+
+
+def test_ctrl_c_ends_it_cleanly(terminal: Terminal) -> None:
+    terminal.up()
+    assert terminal.end(signal.SIGINT) == 0
+    assert terminal.processes() == []
+    assert "the data stay" in terminal.log.read_text()
+    gone = terminal.type("queue")
+    assert gone.code == 69
+    assert "allmende up" in gone.err
