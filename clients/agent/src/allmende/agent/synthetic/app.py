@@ -34,6 +34,8 @@ async def run(footing: Footing, settings: SyntheticSettings) -> None:
         running = group.create_task(agent.run())
         await footing.stopped.wait()
         off_at_ms = backend.power_off()
+        # Admission grants until it has heard that the nodes are down. Nobody but us can say that such an attempt never started.
+        await asyncio.sleep(settings.linger_ms / 1_000)
         confirmed = await agent.settle(settings.close_ms / 1_000)
         cluster.close(off_at_ms, agent.unconfirmed)
         if not confirmed:

@@ -29,5 +29,7 @@ class SyntheticSettings(ProgramSettings, frozen=True, kw_only=True):
     """Seconds of clock time between two usage ticks of a node."""
     min_tick_ms: Annotated[int, Meta(ge=50, le=60_000)] = 1_000
     """Real milliseconds between them at least, whatever the clock's rate."""
+    linger_ms: Annotated[int, Meta(ge=0, le=5_000)] = 1_500
+    """Real milliseconds for which a cluster that was switched off still answers grants that were on their way to it."""
     close_ms: Annotated[int, Meta(ge=0, le=25_000)] = 10_000
     """Real milliseconds to wait at the end for the ledger to confirm all ends."""
