@@ -58,6 +58,7 @@ async def test_each_service_is_killed_in_mid_demo_and_started_again(tmp_path: Pa
             await life_goes_on(it, chance.randint(FEW, MANY))
         it.interrupt()
         figures = await it.judged()
+        assert "still has open attempts" not in it.screen
         for name in SERVICES:
             assert it.screen.count(f"{name} ended (killed by SIGKILL) and is started again") == 2
         assert figures["jobs_finished"] > 0
@@ -73,6 +74,7 @@ async def test_all_services_are_killed_at_once(tmp_path: Path) -> None:
             await life_goes_on(it, chance.randint(FEW, MANY))
         it.interrupt()
         figures = await it.judged()
+        assert "still has open attempts" not in it.screen
         assert figures["jobs_finished"] > 0
 
 
