@@ -225,7 +225,9 @@ async def _collected(pid_file: Path) -> None:
     """Wait while the last server is dead but still listed as a process (a zombie): PostgreSQL would take it for alive."""
     loop = asyncio.get_running_loop()
     until = loop.time() + START_S
-    while _is_zombie(pid_file) and loop.time() < until:
+    while loop.time() < until:
+        if not _is_zombie(pid_file):
+            return
         await asyncio.sleep(_POLL_S)
 
 
