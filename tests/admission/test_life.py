@@ -97,6 +97,15 @@ def check(row: Row) -> None:
     assert books.attempts == {}
 
 
+def test_why_a_job_failed_is_told_in_the_agents_words_as_far_as_they_fit() -> None:
+    books = running()
+    (name,) = books.attempts
+    told = life.End("failed", NOW, exit_code=127, detail="command not found" + "!" * 2_000)
+    (decided,) = life.ended(books, name, told, NOW, TERMS).decisions
+    assert decided.sentence.startswith("failed with exit code 127: command not found!")
+    assert len(decided.sentence) <= 1_000
+
+
 @pytest.mark.parametrize("sentence", ROWS)
 def test_how_a_job_ends(sentence: str) -> None:
     check(ROWS[sentence])

@@ -73,7 +73,7 @@ def node(said: NodeReported, had: Node | None, received_at_ms: Ms) -> Node:
 
 def end(said: AttemptEnded) -> End:
     """An attempt's end, without its counters."""
-    return End(said.outcome, said.ended_at_ms, said.exit_code, said.plan, said.checkpoint_at_ms)
+    return End(said.outcome, said.ended_at_ms, said.exit_code, said.plan, said.checkpoint_at_ms, said.detail)
 
 
 def counted(said: UsageStanding) -> Counted:

@@ -57,10 +57,13 @@ class Unrunnable(NamedTuple):
 
 
 def parse(words: Sequence[str]) -> Command | Unrunnable:
-    """Read a command line. Unknown, repeated or incomplete options are refused, never guessed."""
+    """Read a command line. Unknown, repeated or incomplete options are refused, never guessed.
+
+    The sentences are heard by everybody, so they repeat nothing of what the job runs but our own words.
+    """
     program = words[0] if words else ""
     if program != PROGRAM:
-        return Unrunnable(NOT_FOUND, f"{program}: command not found; a synthetic cluster runs only {PROGRAM}")
+        return Unrunnable(NOT_FOUND, f"command not found: a synthetic cluster runs only {PROGRAM}")
     lengths: dict[str, Ms] = {}
     switches: set[str] = set()
     rest = iter(words[1:])
@@ -72,10 +75,10 @@ def parse(words: Sequence[str]) -> Command | Unrunnable:
         elif word in _LENGTHS:
             value = next(rest, "")
             if not (value.isascii() and value.isdigit() and int(value) <= LONGEST_MS):
-                return Unrunnable(BAD_USAGE, f"{word} needs whole milliseconds, not {value!r}")
+                return Unrunnable(BAD_USAGE, f"{word} needs whole milliseconds")
             lengths[word] = int(value)
         else:
-            return Unrunnable(BAD_USAGE, f"{word!r} is not an option of {PROGRAM}")
+            return Unrunnable(BAD_USAGE, f"{PROGRAM} has no such option: it takes {', '.join(sorted(_LENGTHS | _SWITCHES))}")
     if "--runtime-ms" not in lengths:
         return Unrunnable(BAD_USAGE, "--runtime-ms is missing")
     if lengths.get("--checkpoint-ms") == 0:

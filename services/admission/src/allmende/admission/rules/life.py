@@ -82,6 +82,8 @@ class End(NamedTuple):
     exit_code: int | None = None
     plan: str | None = None
     checkpoint_at_ms: Ms | None = None
+    detail: str = ""
+    """The agent's own sentence, where it has one."""
 
 
 def ended(books: Books, name: str, end: End, now_ms: Ms, terms: Terms) -> Change:
@@ -122,11 +124,16 @@ def _final(attempt: Attempt, job: Job, end: End) -> JobOutcome | None:
     return None
 
 
+# A decision's sentence has room for 1,000 characters; an agent's may be as long by itself.
+_DETAIL_MAX = 800
+
+
 def _why_ended(outcome: JobOutcome, end: End) -> str:
     code = "" if end.exit_code is None else f" with exit code {end.exit_code}"
+    detail = f": {end.detail[:_DETAIL_MAX]}" if end.detail else ""
     return {
-        "finished": f"finished{code}",
-        "failed": f"failed{code}",
+        "finished": f"finished{code}{detail}",
+        "failed": f"failed{code}{detail}",
         "cancelled": "cancelled",
         "max_runtime": "stopped: it reached its maximum runtime",
         "preempted": "evicted after its slice, and not resumable: starting it again would repeat the same lost work",
