@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from allmende.proto.budget import Budget, BudgetChanged, RevisionComplete
 from allmende.proto.message import Message
-from allmende.proto.tree import digest
+from allmende.proto.tree import is_whole
 
 
 class Reader:
@@ -31,5 +31,5 @@ class Reader:
         if whole is None or whole.revision <= self.revision:
             return
         tree = {name: change.definition for name, change in self._known.items() if change.definition is not None}
-        if len(tree) == whole.budgets and digest(tree.values()) == whole.digest:
+        if is_whole(tree, whole.budgets, whole.digest):
             self.tree, self.revision = tree, whole.revision

@@ -11,9 +11,8 @@ from allmende.ledger.model import BUCKET_MS, Level, Live, NodeStep, Share
 from allmende.ledger.rules.capacity import levels
 from allmende.ledger.rules.entitlement import entitlements
 from allmende.ledger.rules.standings import Charges, Era, Tree, Window, eras, hold_of, take, window_at
-from allmende.ledger.rules.tree import Revision, is_whole, shares_of, succeed
+from allmende.ledger.rules.tree import shares_of, succeed
 from allmende.proto.budget import Budget
-from allmende.proto.tree import digest
 from allmende.proto.units import DAY_MS, HOUR_MS
 from tests.ledger.builders import START_MS, TREE
 
@@ -168,13 +167,6 @@ def test_an_unset_leaf_covers_nothing_and_an_unset_parent_is_transparent() -> No
     owed = entitlements({name: [each] for name, each in found.items()}, [Level(T, T + BUCKET_MS, 8, 8)], T, T + BUCKET_MS)
     whole = 8 * BUCKET_MS
     assert owed == {"org": whole, "free": 0, "group": whole, "team": whole // 4, "none": 0}
-
-
-def test_only_a_whole_revision_is_read() -> None:
-    revision = Revision(1, T, len(TREE), digest(TREE))
-    assert is_whole(revision, DEFINITIONS)
-    assert not is_whole(revision, {name: each for name, each in DEFINITIONS.items() if name != "rl"})
-    assert not is_whole(revision, DEFINITIONS | {"rl": Budget(budget="rl", parent="research", share_ppm=499_999)})
 
 
 def test_a_revision_that_changes_one_share_ends_only_those_below_it() -> None:

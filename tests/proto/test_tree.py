@@ -1,5 +1,6 @@
 """Reading a tree: digest, paths, leaves, effective shares."""
 
+import hashlib
 import random
 from fractions import Fraction
 
@@ -7,9 +8,10 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from allmende.proto.budget import Budget
-from allmende.proto.tree import digest, effective_share, leaves, paths
+from allmende.proto.tree import digest, effective_share, is_whole, leaves, paths
 from allmende.proto.units import PPM_WHOLE
 
 
@@ -76,7 +78,23 @@ def test_the_digest_of_golden_budgets_never_changes() -> None:
     assert digest(LAB.values()) == GOLDEN
 
 
-GOLDEN = "08ae16a2c414c2dbe9cdca23c9d411ead845c5bd7caefc58e5a36894c3f0aebe"
+GOLDEN = "aa57d56779d144da72b5f43efd58121ee2cc27c4baf4e49be326f98267b0103c"
+
+
+def test_only_a_whole_revision_is_read() -> None:
+    count, expected = len(LAB), digest(LAB.values())
+    missing, changed = dict(LAB), dict(LAB)
+    name, definition = missing.popitem()
+    changed[name] = replace(definition, title="something else")
+    assert is_whole(LAB, count, expected)
+    assert not is_whole(missing, count, expected)
+    assert not is_whole(changed, count, expected)
+
+
+def test_a_field_at_its_default_leaves_the_digest_as_it_was() -> None:
+    """So a field that is added later changes no digest of a tree that does not use it."""
+    said = hashlib.sha256(b'{"budget":"lab"}\n').hexdigest()
+    assert digest([Budget(budget="lab")]) == said
 
 
 @given(st.randoms(use_true_random=False))

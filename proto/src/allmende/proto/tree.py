@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 
 import msgspec
+from msgspec.structs import fields
 
 from allmende.proto.budget import Budget
 from allmende.proto.units import PPM_WHOLE, Ppm
@@ -15,12 +16,21 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 
 
 def digest(budgets: Iterable[Budget]) -> str:
-    """SHA-256 over the budgets in the order of their names: 64 hex digits. Writer and reader must get the same."""
+    """SHA-256 over the budgets in the order of their names: 64 hex digits. Writer and reader must get the same.
+
+    Fields at their default do not count, so that a field added later changes no digest of a tree that does not use it.
+    """
     hashed = hashlib.sha256()
     for definition in sorted(budgets, key=lambda each: each.budget):
-        hashed.update(_encoder.encode(definition))
+        said = {field.encode_name: value for field in fields(Budget) if (value := getattr(definition, field.name)) != field.default}
+        hashed.update(_encoder.encode(said))
         hashed.update(b"\n")
     return hashed.hexdigest()
+
+
+def is_whole(budgets: Mapping[str, Budget], count: int, expected: str) -> bool:
+    """True when these are all budgets of a revision and nothing else: a reader may switch to it (`budget.RevisionComplete`)."""
+    return len(budgets) == count and digest(budgets.values()) == expected
 
 
 def paths(budgets: Mapping[str, Budget]) -> dict[str, tuple[str, ...]]:

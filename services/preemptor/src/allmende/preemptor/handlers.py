@@ -21,7 +21,7 @@ from allmende.preemptor.rules.judge import assert_lawful, carried_on, judge
 from allmende.preemptor.rules.ready import budget_readiness, readiness, standings_with_holds
 from allmende.proto.budget import Budget
 from allmende.proto.order import Path
-from allmende.proto.tree import digest, paths
+from allmende.proto.tree import is_whole, paths
 from allmende.proto.units import Ms
 
 # Timers taken in one transaction. What is left is due at once in the next.
@@ -86,7 +86,7 @@ class Preemptor:
         await store.add_tree(heard)
         for revision, count, expected in await store.announced_revisions():
             budgets = wire.budgets_of(await store.definitions(revision))
-            if len(budgets) == count and digest(budgets.values()) == expected:
+            if is_whole(budgets, count, expected):
                 await store.put_in_force(revision)
                 return
 

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from allmende.agent.lines import read
 from allmende.proto.units import Ms
 
 
@@ -87,18 +88,8 @@ def to_line(record: AnyRecord) -> bytes:
 
 
 def from_lines(lines: Iterable[bytes]) -> Iterator[AnyRecord]:
-    """Read a log back.
-
-    Raises:
-        ValueError: a line is not a record, with its number. A last line without newline was cut by a crash and is left out.
-    """
-    for number, line in enumerate(lines, start=1):
-        if not line.endswith(b"\n"):
-            return
-        try:
-            yield _decoder.decode(line)
-        except msgspec.MsgspecError as error:
-            raise ValueError(f"truth, line {number}: {error}") from error
+    """Read a log back (see `lines.read`)."""
+    return read(_decoder, lines, "truth")
 
 
 def still_running(path: Path) -> tuple[Started, ...]:

@@ -6,6 +6,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import Struct
 
+from allmende.agent.lines import read
 from allmende.proto.units import Ms, Ppm
 
 
@@ -62,15 +63,5 @@ def to_line(entry: AnyEntry) -> bytes:
 
 
 def from_lines(lines: Iterable[bytes]) -> Iterator[AnyEntry]:
-    """Read a log back.
-
-    Raises:
-        ValueError: a line is not an entry, with its number. A last line without newline was cut by a crash and is left out.
-    """
-    for number, line in enumerate(lines, start=1):
-        if not line.endswith(b"\n"):
-            return
-        try:
-            yield _decoder.decode(line)
-        except msgspec.MsgspecError as error:
-            raise ValueError(f"workload log, line {number}: {error}") from error
+    """Read a log back (see `lines.read`)."""
+    return read(_decoder, lines, "workload log")

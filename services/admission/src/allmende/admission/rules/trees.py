@@ -28,7 +28,7 @@ def switch(books: Books) -> Tree | None:
     if newest is None or (books.tree is not None and books.tree.revision >= newest.revision):
         return None
     budgets = {name: known.definition for name, known in books.known.items() if known.definition is not None}
-    if len(budgets) != newest.budgets or tree.digest(budgets.values()) != newest.digest:
+    if not tree.is_whole(budgets, newest.budgets, newest.digest):
         return None
     return made(newest.revision, budgets)
 

@@ -3,8 +3,9 @@
 from allmende.chassis.db import Transaction
 from allmende.ledger.model import Share
 from allmende.ledger.ports import Trees
-from allmende.ledger.rules.tree import Revision, is_whole, succeed
+from allmende.ledger.rules.tree import Revision, succeed
 from allmende.proto.budget import Budget
+from allmende.proto.tree import is_whole
 from allmende.proto.units import Ms
 
 
@@ -16,7 +17,7 @@ async def read_in(tx: Transaction, store: Trees) -> None:
     ready: list[tuple[Revision, dict[str, Budget]]] = []
     for revision in await store.pending(tx):
         definitions = await store.definitions(tx, revision.revision)
-        if is_whole(revision, definitions):
+        if is_whole(definitions, revision.budgets, revision.digest):
             ready.append((revision, definitions))
     if not ready:
         return

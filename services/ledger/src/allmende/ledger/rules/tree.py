@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from allmende.ledger.model import Share
 from allmende.proto.budget import Budget
-from allmende.proto.tree import digest, effective_share, leaves, paths
+from allmende.proto.tree import effective_share, leaves, paths
 from allmende.proto.units import Ms
 
 
@@ -19,11 +19,6 @@ class Revision(NamedTuple):
     effective_from_ms: Ms
     budgets: int
     digest: str
-
-
-def is_whole(revision: Revision, definitions: Mapping[str, Budget]) -> bool:
-    """True when these are the budgets of the revision, all of them and nothing else."""
-    return len(definitions) == revision.budgets and digest(definitions.values()) == revision.digest
 
 
 def shares_of(definitions: Mapping[str, Budget], revision: int, from_ms: Ms) -> dict[str, Share]:
