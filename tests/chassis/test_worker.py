@@ -18,6 +18,8 @@ from allmende.chassis.term import Term
 from allmende.chassis.worker import Outcome
 from allmende.proto.envelope import decode
 from allmende.proto.message import MessageRefused
+from allmende.proto.streams import consumers_of
+from allmende.proto.user import JobSubmitted, Payload
 from tests.chassis.proxy import Proxy
 from tests.chassis.scene import (
     NOW_MS,
@@ -127,6 +129,21 @@ async def test_nobody_swallows_anothers_message_by_using_its_id_first(db: Databa
     await tell(bus, honest, copy="-by-c1")
     async with working(db, bus, handle):
         await wait_handled(db, [1, 2])
+
+
+async def test_a_person_who_is_called_like_a_cluster_swallows_none_of_its_messages(db: Database) -> None:
+    bus, handle = FakeBus(), Recorder(ManualClock())
+    honest = said(report(1, "c1"))
+    job = JobSubmitted(user="c1", job=CountingIds(7).new(NOW_MS), slice_ms=0, payload=Payload(command=("true",)))
+    await tell(bus, said(job)._replace(id=honest.id))
+    async with working(db, bus, handle, consumers=consumers_of("admission")):
+        await until(lambda: _handled_once(db), "the person's own message is in the inbox")
+        await tell(bus, honest, copy="-by-c1")
+        await wait_handled(db, [1])
+
+
+async def _handled_once(db: Database) -> bool:
+    return await rows(db, "SELECT count(*) FROM inbox") == [1]
 
 
 BAD = [

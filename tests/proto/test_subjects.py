@@ -18,6 +18,7 @@ from allmende.proto.subjects import (
     SUBJECTS,
     Subject,
     check,
+    origin_of,
     publisher_of,
     subject_of,
 )
@@ -184,6 +185,12 @@ def _refused(subject: str, body: Message, code: str) -> None:
 )
 def test_a_refusal_is_addressed_to_its_publisher(subject: str, publisher: str) -> None:
     assert publisher_of(subject) == publisher
+
+
+def test_people_clusters_and_services_of_one_name_are_told_apart() -> None:
+    for name in ("c1", "budget", "user", "agent", "unknown"):
+        said = {f"user.job_submitted.v1.{name}.{JOB}", f"agent.usage_tick.v1.{name}.n1", "budget.revision_complete.v1"}
+        assert len({origin_of(subject) for subject in said}) == len(said), name
 
 
 def test_a_subject_is_not_made_of_what_is_no_token() -> None:

@@ -69,7 +69,7 @@ async def fresh(tx: Transaction, events: Sequence[Event]) -> Sequence[Event]:
     # The first of several copies in one batch stands for all.
     by_key: dict[tuple[str, str], Event] = {}
     for event in events:
-        by_key.setdefault((subjects.publisher_of(event.subject), event.envelope.id), event)
+        by_key.setdefault((subjects.origin_of(event.subject), event.envelope.id), event)
     publishers, ids = zip(*by_key, strict=True)
     rows = await tx.connection.fetch(_FRESH, publishers, ids)
     new = {(row["publisher"], row["id"]) for row in rows}

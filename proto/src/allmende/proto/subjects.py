@@ -230,3 +230,11 @@ def publisher_of(subject: str) -> str:
     if parts and parts[0] in {"user", "agent"} and len(parts) > 3 and is_name(parts[3]):
         return parts[3]
     return parts[0] if parts and is_name(parts[0]) else "unknown"
+
+
+def origin_of(subject: str) -> str:
+    """Who said it, told apart from whoever else bears the name: `user.ada`, `agent.c1`, `budget.budget`.
+
+    A person may be called as a cluster or a service is; `publisher_of` alone would take them for one.
+    """
+    return f"{subject.partition('.')[0]}.{publisher_of(subject)}"
