@@ -186,7 +186,7 @@ def moment(healthy: int) -> live.Moment:
 
 def test_the_demos_line_and_panel() -> None:
     line = " ".join(live.line(moment(8)).split())
-    assert line == "1h 6/8 GPUs held (75.0 %) 3 wait 9 submitted 5 started 2 ended 1 evictions"
+    assert line == "1h 6/8 GPUs held (75.0 %) 3 wait 9 submitted 5 starts 2 ended 1 eviction"
     assert "(0.0 %)" in live.line(moment(0))
     lines = drawn(live.panel(moment(8)), 200)
     teams = [line.split()[0] for line in lines if line.startswith(("poor", "rich", "lab"))]

@@ -64,7 +64,8 @@ def count(number: int, noun: str) -> str:
 
 
 class Listing:
-    """A table that leaves words whole: ids and names are never folded, and sentences only between words.
+    """A table that leaves words whole: ids and names are never folded, and sentences only between words. Columns without names have
+    no head.
 
     A column's last letters say what it holds: `#` numbers, to the right; `~` sentences, which may take several lines; `?` what may
     be left out on a narrow screen, the last such column first.
@@ -89,7 +90,8 @@ class Listing:
         return max(cell_len(name), min(widest, SENTENCE_WIDTH) if is_sentence else widest)
 
     def _drawn(self, shown: Sequence[int]) -> Table:
-        drawn = Table(box=None, pad_edge=False, header_style="bold")
+        has_head = any(self.columns[at].rstrip(MARKS) for at in shown)
+        drawn = Table(box=None, pad_edge=False, header_style="bold", show_header=has_head)
         for at in shown:
             name = self.columns[at].rstrip(MARKS)
             marks = self.columns[at][len(name) :]

@@ -17,7 +17,7 @@ from allmende.chassis.entropy import RandomIds
 from allmende.chassis.errors import Misconfigured, Transient
 from allmende.chassis.ports import Bus, Clock, Ids
 from allmende.cli.errors import CommandFailed, Exit
-from allmende.cli.place import Place, environment, find
+from allmende.cli.place import Place, environment, find, person
 from allmende.proto.envelope import Refusal
 from allmende.proto.ids import is_name
 from allmende.proto.subjects import Request
@@ -29,6 +29,8 @@ WatchOption = Annotated[bool, typer.Option("--watch", help="Redraw every second 
 # People do not wait longer than this for an answer before they ask themselves whether anything happens.
 PATIENCE_S = 10.0
 REDRAW_S = 1.0
+# What the NATS server's own refusal is called: it speaks of subjects, which people do not know.
+NOT_PERMITTED = "not_permitted"
 # Nothing is folded through a pipe: programs such as grep look at lines.
 PIPE_WIDTH = 10_000
 
@@ -82,7 +84,10 @@ class Session:
         try:
             answer = await rpc.ask(self.bus, row, self.place.user, request, timeout_s=PATIENCE_S)
         except Refusal as refusal:
-            raise CommandFailed(Exit.REFUSED, refusal.problem.sentence, refusal.problem.code) from None
+            sentence = refusal.problem.sentence
+            if refusal.problem.code == NOT_PERMITTED:
+                sentence = f"{self.place.user} may not ask the {row.service} service for this: it takes an operator of the lab"
+            raise CommandFailed(Exit.REFUSED, sentence, refusal.problem.code) from None
         except Transient:
             sentence = f"the {row.service} service does not answer: is it running? Try again in a moment"
             raise CommandFailed(Exit.UNREACHABLE, sentence) from None
@@ -117,6 +122,10 @@ async def opened(lab: Path | None) -> AsyncIterator[Session]:
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run one command; failures become a sentence on stderr and an exit code."""
+    from allmende.chassis import log
+
+    # What a library warns of is no part of an answer; the sentence of a failure says it.
+    log.setup("cli", person(), "error")
     try:
         return asyncio.run(work)
     except CommandFailed as failed:

@@ -66,7 +66,7 @@ def budgets(context: typer.Context, lab: LabOption = None, as_json: JsonOption =
 
 @app.command()
 def show(lab: LabOption = None, as_json: JsonOption = False) -> None:
-    """Show the tree in force with every budget's share and effective share."""
+    """Show the tree in force, with every share."""
 
     async def work() -> None:
         async with session.opened(lab) as opened:
@@ -120,7 +120,10 @@ def set_(
     lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Set the shares of all children of one budget at once: `allmende budgets set lab vision=35% language=65% --reason "..."`."""
+    """Set the shares of all children of one budget.
+
+    All at once, for example: `allmende budgets set lab vision=35% language=65% --reason "..."`.
+    """
     children = tuple(_child(pair) for pair in shares)
 
     async def work() -> None:

@@ -87,7 +87,10 @@ def jobs(
     user: Annotated[str | None, session.name_option("Only this person's jobs.", "USER")] = None,
     mine: Annotated[bool, typer.Option("--mine", help="Only your own jobs.")] = False,
     budget: Annotated[str | None, session.name_option("Only jobs of this budget.", "BUDGET")] = None,
-    state: Annotated[list[str] | None, typer.Option(help=f"Only these states: {', '.join(get_args(JobState))}.")] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STATE", help=f"Only these states: {', '.join(get_args(JobState))}, whatever the outcome."),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=100, help="How many, newest first.")] = 30,
     lab: LabOption = None,
     as_json: JsonOption = False,
@@ -131,7 +134,7 @@ def _job_row(job: JobSummary, now_ms: Ms) -> tuple[str, ...]:
         job.user,
         _protection(latest, job.state, now_ms),
         format_duration(job.slice_ms),
-        _nodes(latest) if latest else "-",
+        _nodes(latest) if latest and job.state != "queued" else "-",
         str(job.attempts),
         _cut(job.name, LONGEST_NAME) or "-",
     )

@@ -12,7 +12,10 @@ from allmende.proto.units import Ms, format_duration
 
 
 class Moment(Struct, frozen=True, kw_only=True):
-    """What is known right now. GPUs are counts; `elapsed_ms` is lab time since the load began."""
+    """What is known right now. GPUs are counts; `elapsed_ms` is lab time since the load began.
+
+    Jobs are submitted and end once; `started` counts attempts, of which a job has several.
+    """
 
     elapsed_ms: Ms
     healthy: int
@@ -31,8 +34,8 @@ def line(moment: Moment) -> str:
     share = 100 * moment.held / moment.healthy if moment.healthy else 0
     return (
         f"{format_duration(moment.elapsed_ms):>8}  {moment.held}/{moment.healthy} GPUs held ({share:.1f} %)  "
-        f"{moment.waiting} wait  {moment.submitted} submitted  {moment.started} started  {moment.ended} ended  "
-        f"{moment.evicted} evictions"
+        f"{moment.waiting} wait  {moment.submitted} submitted  {render.count(moment.started, 'start')}  {moment.ended} ended  "
+        f"{render.count(moment.evicted, 'eviction')}"
     )
 
 

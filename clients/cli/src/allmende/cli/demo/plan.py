@@ -28,11 +28,6 @@ class DemoPlan(Struct, frozen=True, kw_only=True):
     json_file: Path | None
     folder: Path | None
 
-    @property
-    def lasts_ms(self) -> Ms:
-        """How long the load lasts on the lab's clock."""
-        return self.seconds * self.rate * SECOND_MS
-
 
 def load_begins_ms(plan: DemoPlan, real_ms: Ms) -> Ms:
     """The instant on the lab's clock at which the load shall begin: the trace's day, else the next full hour.

@@ -39,6 +39,8 @@ class Recorder:
         self.counts: dict[type[Message], int] = dict.fromkeys(HEARD, 0)
         self.standings: dict[str, UsageStanding] = {}
         self.refusals: list[MessageRefused] = []
+        # Accepted jobs, each once: a job that comes back after an eviction is queued again.
+        self.submitted = 0
         self.protected_file = folder / "protected.jsonl"
         self.evictions_file = folder / "evictions.jsonl"
         self._files: dict[type[Message], BinaryIO] = {}
@@ -70,6 +72,8 @@ class Recorder:
         self.counts[type(body)] = self.counts.get(type(body), 0) + 1
         if file := self._files.get(type(body)):
             file.write(_encoder.encode(body) + b"\n")
+        if isinstance(body, JobQueued) and body.after_attempt is None:
+            self.submitted += 1
         if isinstance(body, UsageStanding):
             self.standings[body.budget] = body
         if isinstance(body, MessageRefused):

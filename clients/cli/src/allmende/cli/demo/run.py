@@ -29,7 +29,7 @@ from allmende.cli.lab.processes import base_environment, python
 from allmende.cli.lab.running import Lab, Plan, running
 from allmende.cli.place import environment
 from allmende.proto import subjects
-from allmende.proto.admission import AttemptProtected, JobEnded, JobQueued, NodesPage, NodesQuery, QueuePage, QueueQuery
+from allmende.proto.admission import AttemptProtected, JobEnded, NodesPage, NodesQuery, QueuePage, QueueQuery
 from allmende.proto.envelope import Refusal
 from allmende.proto.ledger import LedgerState, LedgerStateQuery, PostingsPage, PostingsQuery
 from allmende.proto.preemptor import EvictionOrdered
@@ -58,7 +58,8 @@ async def run_demo(plan: DemoPlan) -> int:
         real_ms = RealClock().now_ms()
         tree_file = await _write_tree(plan, folder)
         say = _sayer()
-        say(f"starting NATS, PostgreSQL, four services and a synthetic cluster of {plan.gpus} GPUs (logs: {folder / 'logs'})")
+        where = f"logs: {folder / 'logs'}" if plan.folder else "its data and logs are removed at the end; --folder keeps them"
+        say(f"starting NATS, PostgreSQL, four services and a synthetic cluster of {plan.gpus} GPUs ({where})")
         lab_plan = Plan(directory=folder, cluster=CLUSTER, clock=clock_setting(plan, real_ms), tree_file=tree_file, fast=True)
         async with running(lab_plan, say) as lab:
             bus = await lab.bus(lab.gateway)
@@ -94,12 +95,13 @@ class _Demo:
             began_ms = self.clock.now_ms()
             self._start_workload()
             await self._watch(recorder, began_ms)
+            lasted_ms = self.clock.now_ms() - began_ms
             self.say("stopping the load, then the cluster; closing the books")
             await self.lab.programs["workload"].stop()
             await self.lab.programs["synthetic"].stop(patience_s=CLOSE_S)
             await self._wait_until_closed()
             recorder.flush()
-            figures = await self._audit(began_ms)
+            figures = await self._audit(lasted_ms)
         figures |= {"seed": self.plan.seed, "seconds": self.plan.seconds, "rate": self.plan.rate}
         if self.plan.json_file:
             self.plan.json_file.write_bytes(msgspec.json.format(msgspec.json.encode(figures)) + b"\n")
@@ -185,7 +187,7 @@ class _Demo:
             healthy=sum(view.healthy_gpus for view in nodes),
             held=sum(view.held_gpus for view in nodes),
             waiting=page.waiting,
-            submitted=recorder.counts[JobQueued],
+            submitted=recorder.submitted,
             started=recorder.counts[AttemptProtected],
             ended=recorder.counts[JobEnded],
             evicted=recorder.counts[EvictionOrdered],
@@ -208,10 +210,10 @@ class _Demo:
             await asyncio.sleep(0.1)
         self.say(f"the ledger still has open attempts after {CLOSE_S:.0f} s")
 
-    async def _audit(self, began_ms: int) -> dict[str, object]:
+    async def _audit(self, lasted_ms: int) -> dict[str, object]:
         postings = self.folder / "postings.jsonl"
         await self._write_postings(postings)
-        warm_up = str(WARM_UP_MS if self.plan.lasts_ms > 2 * WARM_UP_MS else 0)
+        warm_up = str(WARM_UP_MS if lasted_ms > 2 * WARM_UP_MS else 0)
         files = {
             "--truth": self.folder / "truth.jsonl",
             "--postings": postings,
@@ -253,22 +255,21 @@ class _Demo:
 
 async def _write_tree(plan: DemoPlan, folder: Path) -> Path:
     trace = ("--trace", str(plan.trace)) if plan.trace else ()
-    output = await _output(
-        python("allmende.agent.workload", "tree", "--seed", str(plan.seed), *trace), "the workload's tree of shares"
-    )
+    command = python("allmende.agent.workload", "tree", "--seed", str(plan.seed), *trace)
+    output = await _output(command, "the workload's tree of shares", Exit.USAGE if trace else Exit.REFUSED)
     path = folder / "budgets.toml"
     path.write_bytes(output)
     return path
 
 
-async def _output(command: Sequence[str], what: str) -> bytes:
+async def _output(command: Sequence[str], what: str, failed: Exit = Exit.REFUSED) -> bytes:
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=base_environment(environment())
     )
     output, errors = await process.communicate()
     if process.returncode:
         last = (errors.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
-        raise CommandFailed(Exit.REFUSED, f"{what} failed: {last}")
+        raise CommandFailed(failed, f"{what} failed: {last}")
     return output
 
 

@@ -45,7 +45,7 @@ def _happened(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _waits(waits: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
     names = {
-        "debug": "debug jobs (at most 8 GPUs, slice at most 15 min)",
+        "debug": "debug jobs (to 8 GPUs, slices to 15 min)",
         "all": "all allocated jobs",
         "large": "large jobs (64 GPUs and more)",
     }
@@ -66,7 +66,7 @@ def _teams(figures: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
 
 
 def _words(name: str) -> str:
-    return name.replace("_", " ").replace("gpu ms", "(GPU-ms)")
+    return name.replace("_", " ").replace("gpu ms", "(GPU-ms)").replace("delivered owed ", "delivered / owed, ")
 
 
 def _fraction(value: float | None) -> str:
