@@ -87,6 +87,7 @@ def test_shares_may_sum_to_exactly_the_whole(tmp_path: Path) -> None:
         (("submit", "--model", "H100", "--", "true"), 2, "not a name"),
         (("submit", "--name", "x" * 201, "--", "true"), 2, "200"),
         (("up", "--budgets", "/nowhere.toml"), 2, "cannot be read"),
+        (("up", "--lab", "/dev/null/lab"), 2, "choose another with --lab"),
         (("demo", "--trace", "/nowhere.csv"), 2, "not a file"),
         (("queue", "--lab", "/nowhere"), 69, "allmende up"),
         (("submit", "--lab", "/nowhere", "--", "true"), 69, "allmende up"),

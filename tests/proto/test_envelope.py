@@ -1,6 +1,7 @@
 """The gates: what a message must pass before anybody believes it, each failure with its code."""
 
 import json
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -121,6 +122,22 @@ def test_a_message_that_fits_no_stream_is_not_made() -> None:
     with pytest.raises(Refusal) as caught:
         encode(enveloped(large))
     assert caught.value.problem.code == "message_too_large"
+
+
+def test_what_is_not_utf_8_is_not_encoded() -> None:
+    """Python reads an argument such as `caf\\xe9` of a Latin-1 terminal into a lone surrogate, which JSON cannot hold."""
+    foreign = MessageRefused(
+        service="ledger",
+        publisher="c1",
+        subject=os.fsdecode(b"caf\xe9"),
+        stream="USAGE",
+        stream_seq=1,
+        message=None,
+        problem=Problem(code="abc", sentence="x"),
+    )
+    with pytest.raises(Refusal) as caught:
+        encode(enveloped(foreign))
+    assert caught.value.problem.code == "not_utf8"
 
 
 @given(st.binary(max_size=300))

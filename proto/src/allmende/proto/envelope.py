@@ -79,9 +79,12 @@ def encode(envelope: Envelope[Message]) -> bytes:
     """Encode an envelope as JSON.
 
     Raises:
-        Refusal: `message_too_large`, when it would not fit a stream.
+        Refusal: `message_too_large`, when it would not fit a stream, or `not_utf8`, when a text came from bytes that are none.
     """
-    data = _encoder.encode(envelope)
+    try:
+        data = _encoder.encode(envelope)
+    except UnicodeEncodeError as error:
+        raise Refusal("not_utf8", "the message holds a text that is not UTF-8; write it in UTF-8", envelope.id) from error
     if len(data) > MAX_MESSAGE_BYTES:
         raise _too_large(len(data), envelope.id)
     return data

@@ -47,13 +47,17 @@ def up(
 
 
 def _tree_file(folder: Path, budgets: Path | None) -> Path:
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    tree_file = folder / BUDGET_FILE
     if budgets:
         _check(budgets)
-        shutil.copyfile(budgets, tree_file)
-    elif not tree_file.exists():
-        tree_file.write_text(example_tree(person()))
+    tree_file = folder / BUDGET_FILE
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if budgets:
+            shutil.copyfile(budgets, tree_file)
+        elif not tree_file.exists():
+            tree_file.write_text(example_tree(person()))
+    except OSError as error:
+        session.fail(CommandFailed(Exit.USAGE, f"nothing can be kept in {folder} ({error.strerror}): choose another with --lab"))
     return tree_file
 
 
