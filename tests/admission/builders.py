@@ -8,6 +8,7 @@ from allmende.admission.model.books import Books
 from allmende.admission.model.facts import Change
 from allmende.admission.model.values import Attempt, Claim, Counted, Job, Node, Terms
 from allmende.admission.rules import trees
+from allmende.admission.rules.life import Order
 from allmende.admission.rules.passing import Passed, decide
 from allmende.proto.budget import Budget
 from allmende.proto.ids import make_id
@@ -118,6 +119,21 @@ def attempt(number: int, of: Job, where: Mapping[str, int], **fields: object) ->
         "protected_until_ms": NOW - HOUR_MS + slice_ms,
     } | fields
     return Attempt(**values)  # type: ignore[arg-type]
+
+
+def order(plan: str, **fields: object) -> Order:
+    """An order to leave for job 1."""
+    values = {
+        "plan": plan,
+        "claimant_job": an_id(1),
+        "at_ms": NOW,
+        "grace_ms": 120 * SECOND_MS,
+        "sentence": "a stands at 0.5 after the grant + 0.1 margin, below b's 0.9",
+        "numbers": {"margin_ppm": 100_000},
+        "tree_revision": 1,
+        "usage_revision": 7,
+    } | fields
+    return Order(**values)  # type: ignore[arg-type]
 
 
 def claim(number: int, of: Job, **fields: object) -> Claim:

@@ -28,6 +28,7 @@ from tests.admission.builders import (
     job,
     lab,
     node,
+    order,
     run_pass,
     tree,
 )
@@ -109,7 +110,7 @@ def test_br_010_an_evicted_job_holds_nothing_and_waits_where_it_stood() -> None:
     j, j_runs = one_running(job(1, gpus_per_replica=8), 1)
     later = job(2, gpus_per_replica=8)
     books = uncounted(lab([j, later], [node(1)], attempts=[j_runs]))
-    books.apply(life.ordered(books, j_runs.attempt, an_id(9)))
+    books.apply(life.ordered(books, j_runs.attempt, order(an_id(9))))
     assert granted(books) == [], "GPUs are free when the agent says so"
     ends(books, j_runs.attempt, "evicted", plan=an_id(9))
     assert (held(books), used(books, "a"), books.jobs[j.job].state) == (0, 0, "queued")
@@ -191,9 +192,9 @@ def test_br_022_a_job_that_crashes_is_not_tried_for_ever() -> None:
 
 
 def test_br_025_of_two_gangs_one_gets_all_and_the_other_nothing() -> None:
-    for order in (1, -1):
+    for step in (1, -1):
         gangs = [job(1, replicas=100), job(2, replicas=100, budget="b")]
-        books = uncounted(lab(gangs[::order], [node(number, installed=1, healthy=1) for number in range(1, 101)]))
+        books = uncounted(lab(gangs[::step], [node(number, installed=1, healthy=1) for number in range(1, 101)]))
         (it,) = granted(books)
         assert (it.job, held(books)) == (gangs[0].job, 100)
         assert used(books, "b") == 0

@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from allmende.admission.model.books import Books
-from allmende.admission.model.facts import Ended, Protected, Queued, Refused, StopOrdered
+from allmende.admission.model.facts import NOTHING, Ended, Protected, Queued, Refused, StopOrdered
 from allmende.admission.model.values import AttemptOutcome, Job
 from allmende.admission.rules import life
 from allmende.proto.units import HOUR_MS, MINUTE_MS, SECOND_MS
-from tests.admission.builders import NOW, TERMS, attempt, free_gpus, job, lab, node
+from tests.admission.builders import NOW, TERMS, an_id, attempt, free_gpus, job, lab, node, order
 
 NODE = ("c1", "n001")
 
@@ -97,6 +97,18 @@ def check(row: Row) -> None:
     assert books.attempts == {}
 
 
+def test_who_is_told_to_leave_may_read_for_whom_and_by_which_numbers() -> None:
+    books = running()
+    (name,) = books.attempts
+    (decided,) = life.ordered(books, name, order(an_id(8))).decisions
+    assert decided.sentence == (
+        f"told to leave within 2m for job {an_id(1)} (plan {an_id(8)}): a stands at 0.5 after the grant + 0.1 margin, below b's 0.9"
+    )
+    assert (decided.kind, decided.usage_revision, decided.numbers) == ("evicted", 7, {"margin_ppm": 100_000})
+    books.apply(life.ordered(books, name, order(an_id(8))))
+    assert life.ordered(books, name, order(an_id(9))) == NOTHING
+
+
 def test_why_a_job_failed_is_told_in_the_agents_words_as_far_as_they_fit() -> None:
     books = running()
     (name,) = books.attempts
@@ -179,7 +191,7 @@ def test_what_is_heard_of_an_unknown_attempt_changes_nothing() -> None:
         life.started(books, unknown, NOW, NOW),
         life.freed(books, unknown, (("n001", 4),)),
         life.ended(books, unknown, life.End("finished", NOW), NOW, TERMS),
-        life.ordered(books, unknown, unknown),
+        life.ordered(books, unknown, order(unknown)),
     ):
         assert (change.jobs, change.attempts, change.facts) == ((), (), ())
 

@@ -8,7 +8,21 @@ from allmende.admission.rules import life, trees
 from allmende.admission.rules.explaining import blockers
 from allmende.admission.rules.passing import may_pass, not_ready
 from allmende.proto.units import HOUR_MS
-from tests.admission.builders import CLUSTER, NOW, TERMS, an_id, attempt, counted, granted_jobs, job, lab, node, run_pass, tree
+from tests.admission.builders import (
+    CLUSTER,
+    NOW,
+    TERMS,
+    an_id,
+    attempt,
+    counted,
+    granted_jobs,
+    job,
+    lab,
+    node,
+    order,
+    run_pass,
+    tree,
+)
 
 
 def test_br_042_a_new_writer_claims_only_from_the_living() -> None:
@@ -18,7 +32,7 @@ def test_br_042_a_new_writer_claims_only_from_the_living() -> None:
     books = lab([gone], [node(1)], {"b": 150}, attempts=[held])
     books.apply(life.ended(books, held.attempt, life.End("finished", NOW), NOW, TERMS))
     # What arrives late about the dead is no news; its GPUs are free, and nobody needs to claim them.
-    assert life.ordered(books, held.attempt, an_id(8)).attempts == ()
+    assert life.ordered(books, held.attempt, order(an_id(8))).attempts == ()
     books.apply(Change(jobs=(job(2, budget="a", gpus_per_replica=8),)))
     change = run_pass(books).change
     assert (granted_jobs(change), change.claims) == ([an_id(2)], ())

@@ -6,14 +6,14 @@ from allmende.admission.model.books import Books
 from allmende.admission.model.facts import Claimed, Ended, Fact, Granted, Protected, Queued, Refused, StopOrdered, Withdrawn
 from allmende.admission.model.values import Attempt, Claim, Counted, Decided, Job, KnownBudget, KnownRevision, Node, Reason
 from allmende.admission.rules.explaining import Waiting
-from allmende.admission.rules.life import End
+from allmende.admission.rules.life import End, Order
 from allmende.proto import admission
 from allmende.proto.agent import AttemptEnded, NodeReported
 from allmende.proto.budget import BudgetChanged, RevisionComplete
 from allmende.proto.ledger import UsageStanding
 from allmende.proto.message import Message, Problem
 from allmende.proto.placement import NodeReplicas
-from allmende.proto.preemptor import ClaimAnswered
+from allmende.proto.preemptor import ClaimAnswered, EvictionOrdered
 from allmende.proto.units import Ms
 from allmende.proto.user import JobSubmitted, Payload
 
@@ -74,6 +74,33 @@ def node(said: NodeReported, had: Node | None, received_at_ms: Ms) -> Node:
 def end(said: AttemptEnded) -> End:
     """An attempt's end, without its counters."""
     return End(said.outcome, said.ended_at_ms, said.exit_code, said.plan, said.checkpoint_at_ms, said.detail)
+
+
+def order(said: EvictionOrdered) -> Order:
+    """An order to evict, with the amounts that were compared where ratios decided it."""
+    numbers: dict[str, int] = {}
+    if said.compared is not None:
+        amounts = {field: getattr(said.compared, field) for field in _COMPARED}
+        numbers = {field: amount for field, amount in amounts.items() if amount is not None}
+    return Order(
+        plan=said.plan,
+        claimant_job=said.claimant_job,
+        at_ms=said.ordered_at_ms,
+        grace_ms=said.grace_ms,
+        sentence=said.sentence,
+        numbers=numbers,
+        tree_revision=said.tree_revision,
+        usage_revision=said.usage_revision,
+    )
+
+
+_COMPARED = (
+    "claimant_used_gpu_ms",
+    "claimant_entitlement_gpu_ms",
+    "victim_used_gpu_ms",
+    "victim_entitlement_gpu_ms",
+    "margin_ppm",
+)
 
 
 def counted(said: UsageStanding) -> Counted:

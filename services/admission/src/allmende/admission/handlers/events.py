@@ -108,7 +108,7 @@ class Hearing:
             case GpuFreed():
                 change = life.freed(books, body.attempt, tuple((part.node, part.gpus) for part in body.nodes))
             case _:
-                change = life.ordered(books, body.attempt, body.plan)
+                change = life.ordered(books, body.attempt, wire.order(body))
         self._desk.apply(change, event.envelope.id)
         if change.stirred:
             self._desk.want((body.cluster,))

@@ -150,7 +150,7 @@ def finish(job: Job, outcome: JobOutcome, at_ms: Ms, why: str, exit_code: int | 
 
 def _evicted(job: Job, attempt: Attempt, end: End, now_ms: Ms, terms: Terms) -> Change:
     decided = Decided(
-        job=job.job, at_ms=end.at_ms, kind="evicted", sentence=f"evicted from {attempt.cluster} by plan {attempt.plan}", numbers={}
+        job=job.job, at_ms=end.at_ms, kind="evicted", sentence=f"left {attempt.cluster}, evicted by plan {attempt.plan}", numbers={}
     )
     if attempt.budget is None:
         # Contract §7: 1 minute, doubling to 30. In the prototype one job was evicted 800 times.
@@ -231,12 +231,35 @@ def cancel(books: Books, job: Job, now_ms: Ms) -> Change:
     return change._replace(claims=(replace(claim, ended="cancelled"),), facts=facts)
 
 
-def ordered(books: Books, name: str, plan: str) -> Change:
-    """The preemptor has ordered an eviction: the attempt is leaving."""
+class Order(NamedTuple):
+    """The preemptor's order to evict an attempt: for whom, and the numbers that made it lawful (contract §9)."""
+
+    plan: str
+    claimant_job: str
+    at_ms: Ms
+    grace_ms: Ms
+    sentence: str
+    numbers: dict[str, int]
+    tree_revision: int
+    usage_revision: int
+
+
+def ordered(books: Books, name: str, order: Order) -> Change:
+    """The preemptor has ordered an eviction: the attempt is leaving, and its owner may read for whom and why."""
     attempt = books.attempts.get(name)
     if attempt is None or attempt.plan is not None:
         return NOTHING
-    return Change(attempts=(replace(attempt, plan=plan),))
+    notice = format_duration(order.grace_ms)
+    decided = Decided(
+        job=attempt.job,
+        at_ms=order.at_ms,
+        kind="evicted",
+        sentence=f"told to leave within {notice} for job {order.claimant_job} (plan {order.plan}): {order.sentence}"[:1_000],
+        tree_revision=order.tree_revision,
+        usage_revision=order.usage_revision,
+        numbers=order.numbers,
+    )
+    return Change(attempts=(replace(attempt, plan=order.plan),), decisions=(decided,))
 
 
 def answered(books: Books, name: str, answer: Claim | Reason, now_ms: Ms, terms: Terms) -> Change:
