@@ -8,7 +8,7 @@ from msgspec import Struct
 from allmende.proto.envelope import MAX_MESSAGE_BYTES
 from allmende.proto.ids import is_name
 from allmende.proto.subjects import SERVICES, SUBJECTS, Role, StreamName, Subject
-from allmende.proto.units import DAY_MS, MINUTE_MS, Ms
+from allmende.proto.units import DAY_MS, MINUTE_MS, SECOND_MS, Ms
 
 
 class Stream(Struct, frozen=True, kw_only=True):
@@ -55,8 +55,9 @@ class Consumer(Struct, frozen=True, kw_only=True):
 
 # More than the largest batch that a service pulls, so that the next batch is on its way while one is committed.
 MAX_ACK_PENDING = 4_096
-# Longer than any transaction with its retries; shorter would deliver work twice while it is being committed.
-ACK_WAIT_MS: Ms = MINUTE_MS
+# What a killed replica had in hand comes to another one after this time. A transaction that takes longer gets its messages twice,
+# which the inbox bears.
+ACK_WAIT_MS: Ms = 20 * SECOND_MS
 
 
 def heard_by(role: Role) -> tuple[Subject, ...]:

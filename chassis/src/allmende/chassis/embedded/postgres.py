@@ -187,7 +187,11 @@ class PostgresServer:
 
     def _launch(self) -> None:
         # A socket's whole path may have 107 bytes only, so it is not in our folder. The guard removes it.
-        self._socket = Path(tempfile.mkdtemp(prefix="allmende-pg-"))
+        if self._socket is None:
+            self._socket = Path(tempfile.mkdtemp(prefix="allmende-pg-"))
+        else:
+            # Started again: the clients look for it where it was.
+            self._socket.mkdir(mode=0o700, exist_ok=True)
         self._own(self._socket)
         settings = {
             "listen_addresses": "" if self.port is None else "127.0.0.1",

@@ -25,7 +25,7 @@ from allmende.proto.budget import (
 )
 from allmende.proto.message import Problem
 from allmende.proto.tree import effective_share, leaves, paths
-from allmende.proto.tree_file import TreeFile, read_tree, split
+from allmende.proto.tree_file import MAX_FILE_BYTES, TreeFile, read_tree, split
 from allmende.proto.units import PPM_WHOLE, format_share, parse_share
 
 app = typer.Typer(help="The tree of shares: who is owed which part of the GPU time.", no_args_is_help=False)
@@ -186,7 +186,9 @@ def _line(each: Budget, trail: tuple[str, ...], by_name: dict[str, Budget], is_l
 
 def _read(file: Path) -> TreeFile:
     try:
-        content = file.read_bytes()
+        with file.open("rb") as opened:
+            # One byte more than a budget file may have: the reader then says so, also of a file without end.
+            content = opened.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         session.fail(CommandFailed(Exit.USAGE, f"{file} cannot be read: {error.strerror}"))
         raise

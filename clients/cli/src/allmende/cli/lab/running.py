@@ -29,6 +29,7 @@ DATABASE = "allmende"
 # A service starts in about a second; half a minute means that it does not start at all.
 START_S = 30.0
 _POLL_S = 0.05
+LOOK_S = 0.5
 # Not `synchronous_commit = off`: where one of its processes is killed, PostgreSQL would lose what was committed in the last moments
 # and has been said on the bus already, a grant with its number among it.
 FAST_POSTGRES: Mapping[str, str] = {"fsync": "off", "full_page_writes": "off"}
@@ -152,6 +153,22 @@ class Lab:
                 raise CommandFailed(Exit.UNREACHABLE, f"the {service} service did not come up in {START_S:.0f} s; its log: {log}")
             await asyncio.sleep(_POLL_S)
 
+    async def watch_servers(self) -> None:
+        """Start NATS or PostgreSQL again when it has ended by itself, and say so. Until cancelled."""
+        servers: tuple[tuple[str, NatsServer | PostgresServer], ...] = (("NATS", self.nats), ("PostgreSQL", self.postgres))
+        while True:
+            await asyncio.sleep(LOOK_S)
+            for name, server in servers:
+                if server.running:
+                    continue
+                self._say(f"{name} ended and is started again; its log: {server.directory}")
+                try:
+                    if server is self.postgres:
+                        await _collected(server.directory / "data" / "postmaster.pid")
+                    await server.start()
+                except Misconfigured as error:
+                    self._say(f"{name} does not start: {error}")
+
     async def stop(self) -> None:
         """End all processes, in order; the data stay."""
         names = [name for name in STOP_ORDER if name in self.programs]
@@ -195,9 +212,15 @@ async def running(plan: Plan, say: Say) -> AsyncIterator[Lab]:
         lab = Lab(plan, nats, postgres, say)
         stack.push_async_callback(lab.stop)
         await lab.start_services()
+        stack.push_async_callback(_ended, asyncio.get_running_loop().create_task(lab.watch_servers()))
         write(plan.directory, lab.place)
         stack.callback((plan.directory / LAB_FILE).unlink, missing_ok=True)
         yield lab
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def _hold(directory: Path, stack: AsyncExitStack) -> None:
