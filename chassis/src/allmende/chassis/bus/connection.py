@@ -153,7 +153,10 @@ class NatsBus:
         """
 
         def report(verb: str, error: Exception) -> None:
-            _log.error("a request could not be answered", service=service, verb=verb, exc_info=error)
+            if isinstance(error, Transient):
+                _log.info("a request has to be asked again", service=service, verb=verb, why=str(error))
+            else:
+                _log.error("a request could not be answered", service=service, verb=verb, exc_info=error)
 
         await self._until_connected(FLUSH_TIMEOUT_S)
         stop = await asking.answer(self._client, service, version, endpoints, report)
