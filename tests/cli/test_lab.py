@@ -135,7 +135,10 @@ def test_standings_and_the_tree(terminal: Terminal, tmp_path: Path) -> None:
     assert terminal.type("budgets", "load", str(file), "--reason", "again").out == f"nothing differs from revision {before}\n"
     said = terminal.type("budgets", "set", "lab", "vision=50%", "tools=50%", "--reason", "even")
     assert said.out == f"revision {before + 1}\nvision: 60% -> 50%\ntools: 40% -> 50%\n"
-    assert terminal.type("budgets", "load", str(file), "--reason", "back").out == f"revision {before + 2} is in force\n"
+    stale = terminal.type("budgets", "load", str(file), "--reason", "back", "--expect", str(before))
+    assert (stale.code, f"({before} -> {before + 1})" in stale.err) == (3, True)
+    back = terminal.type("budgets", "load", str(file), "--reason", "back", "--expect", str(before + 1))
+    assert back.out == f"revision {before + 2} is in force\nvision: 50% -> 60%\ntools: 50% -> 40%\n"
     above = terminal.type("budgets", "set", "lab", "vision=61%", "tools=40%", "--reason", "more")
     assert above.code == 1
     assert "shares_exceed_parent" in above.err

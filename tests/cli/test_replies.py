@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from allmende.cli.commands import budgets
 from allmende.cli.errors import CommandFailed, Exit
-from allmende.proto.budget import Committed, Rejected, WriteReply
+from allmende.proto.budget import Budget, Committed, Rejected, WriteReply
 from allmende.proto.message import Problem
 
 
@@ -48,7 +48,32 @@ class Answers:
 
 async def test_a_first_load_expects_revision_0() -> None:
     nothing: Any = Answers(CommandFailed(Exit.REFUSED, "no tree yet", "no_tree"))
-    assert await budgets._revision(nothing) == 0
+    assert (await budgets._tree_in_force(nothing)).revision == 0
     silent: Any = Answers(CommandFailed(Exit.UNREACHABLE, "silence"))
     with pytest.raises(CommandFailed, match="silence"):
-        await budgets._revision(silent)
+        await budgets._tree_in_force(silent)
+
+
+def test_a_load_says_what_it_changes() -> None:
+    lab = Budget(budget="lab")
+    before = (
+        lab,
+        Budget(budget="a", parent="lab", share_ppm=500_000),
+        Budget(budget="b", parent="lab"),
+        Budget(budget="c", parent="a"),
+    )
+    after = (
+        lab,
+        Budget(budget="a", parent="lab", share_ppm=250_000),
+        Budget(budget="b", parent="lab", members=("ada",)),
+        Budget(budget="d", parent="a", share_ppm=1),
+    )
+    assert budgets._differences(before, after) == [
+        "c: gone",
+        "a: 50% -> 25%",
+        "b: other people or another title",
+        "d: new, 0.0001% of a",
+    ]
+    assert budgets._differences(before, before) == []
+    moved = (lab, *before[1:3], Budget(budget="c", parent="b"))
+    assert budgets._differences(before, moved) == ["c: unset -> unset, moved from a to b"]

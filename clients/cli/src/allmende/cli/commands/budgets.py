@@ -1,5 +1,6 @@
 """`allmende budgets`: show the tree of shares, check a file, load one, set the shares below one budget."""
 
+from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated
@@ -91,8 +92,19 @@ def check(file: FileArgument, as_json: JsonOption = False) -> None:
 
 
 @app.command()
-def load(file: FileArgument, reason: ReasonOption, lab: LabOption = None, as_json: JsonOption = False) -> None:
-    """Replace the whole tree by a budget file. Refused whole if anything is wrong, or if the tree changed meanwhile."""
+def load(
+    file: FileArgument,
+    reason: ReasonOption,
+    expect: Annotated[
+        int | None, typer.Option(min=0, help="The revision your file began from; refused if another one is in force.")
+    ] = None,
+    lab: LabOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Replace the whole tree by a budget file, and say what changes. Refused whole if anything is wrong.
+
+    With `--expect` nobody else's change is overwritten: `allmende budgets` shows the revision in force.
+    """
     tree = _read(file)
     if tree.faults:
         first = tree.faults[0]
@@ -100,11 +112,15 @@ def load(file: FileArgument, reason: ReasonOption, lab: LabOption = None, as_jso
 
     async def work() -> None:
         async with session.opened(lab) as opened:
-            revision = await _revision(opened)
-            committed = await _upload(opened, tree.budgets, revision, reason)
+            before = await _tree_in_force(opened)
+            if expect is not None and expect != before.revision:
+                raise _stale(expect, before.revision)
+            committed = await _upload(opened, tree.budgets, before.revision, reason)
             same = committed.status == "unchanged"
-            words = f"nothing differs from revision {committed.revision}" if same else f"revision {committed.revision} is in force"
-            session.show(committed, words, as_json)
+            words = [
+                f"nothing differs from revision {committed.revision}" if same else f"revision {committed.revision} is in force"
+            ]
+            session.show(committed, "\n".join([*words, *_differences(before.budgets, tree.budgets)]), as_json)
 
     session.run(work())
 
@@ -147,13 +163,29 @@ async def fetch_tree(opened: Session) -> WholeTree:
         page = await opened.ask(subjects.TREE, TreeQuery(revision=page.revision, after=page.next_after), TreePage)
 
 
-async def _revision(opened: Session) -> int:
+async def _tree_in_force(opened: Session) -> WholeTree:
     try:
-        return (await opened.ask(subjects.TREE, TreeQuery(), TreePage)).revision
+        return await fetch_tree(opened)
     except CommandFailed as failed:
         if failed.code == NO_TREE:
-            return 0
+            return WholeTree(revision=0, author="", reason="", budgets=())
         raise
+
+
+def _differences(before: Iterable[Budget], after: Iterable[Budget]) -> list[str]:
+    """What a load changes, one line a budget."""
+    old, new = {each.budget: each for each in before}, {each.budget: each for each in after}
+    lines = [f"{name}: gone" for name in old if name not in new]
+    for name, each in new.items():
+        was = old.get(name)
+        if was is None:
+            lines.append(f"{name}: new, {_share(each.share_ppm)} of {each.parent}" if each.parent else f"{name}: new, the whole")
+        elif was.share_ppm != each.share_ppm or was.parent != each.parent:
+            moved = f", moved from {was.parent} to {each.parent}" if was.parent != each.parent else ""
+            lines.append(f"{name}: {_share(was.share_ppm)} -> {_share(each.share_ppm)}{moved}")
+        elif was != each:
+            lines.append(f"{name}: other people or another title")
+    return lines
 
 
 def _drawn(tree: WholeTree) -> RenderableType:
@@ -224,9 +256,13 @@ def _committed(reply: WriteReply, read_at: int) -> Committed:
     faults = reply.rejected.faults if reply.rejected else ()
     now = reply.rejected.revision if reply.rejected else read_at
     if any(fault.code == STALE for fault in faults):
-        raise CommandFailed(Exit.STALE, f"the tree changed since you read it ({read_at} -> {now}): look again, then repeat", STALE)
+        raise _stale(read_at, now)
     sentences = "; ".join(fault.sentence for fault in faults) or "refused without a reason"
     raise CommandFailed(Exit.REFUSED, f"nothing was changed: {sentences}", faults[0].code if faults else "")
+
+
+def _stale(read_at: int, now: int) -> CommandFailed:
+    return CommandFailed(Exit.STALE, f"the tree changed since you read it ({read_at} -> {now}): look again, then repeat", STALE)
 
 
 def _child(pair: str) -> ChildShare:
