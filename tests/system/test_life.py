@@ -82,7 +82,8 @@ async def test_the_whole_life_of_a_job_that_is_evicted_for_a_team_that_is_owed_t
         await check_books(it)
 
 
-TOLD = ["queued", "granted", "started", "evicted", "requeued", "granted", "started", "ended"]
+# Evicted twice: told to leave, for whom and why; then gone.
+TOLD = ["queued", "granted", "started", "evicted", "evicted", "requeued", "granted", "started", "ended"]
 
 
 def check_order(it: Whole, long: str, short: str, first: JobGranted, again: JobGranted) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from typing import Any, Literal, TextIO
+from typing import Any, Literal, TextIO, cast
 
 import msgspec
 import structlog
@@ -18,8 +18,8 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
 
 def setup(service: str, instance: str, level: Level = "info", stream: TextIO | None = None) -> None:
     """Make every log line of this process, those of libraries included, one of ours, with service and instance."""
-    out = stream or sys.stderr
-    on_terminal = out.isatty()
+    out = stream or cast("TextIO", _Stderr())
+    on_terminal = (stream or sys.stderr).isatty()
     number: int = getattr(logging, level.upper())
     structlog.configure(
         processors=[
@@ -39,6 +39,16 @@ def setup(service: str, instance: str, level: Level = "info", stream: TextIO | N
     )
     structlog.contextvars.bind_contextvars(service=service, instance=instance)
     logging.basicConfig(level=max(number, logging.WARNING), handlers=[_Forward()], force=True)
+
+
+class _Stderr:
+    """Standard error as it is when a line is written: it may have been replaced since `setup`."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
 
 
 def _to_json(event: object, **_: Any) -> str:

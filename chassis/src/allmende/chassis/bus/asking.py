@@ -138,11 +138,11 @@ def _handler(endpoint: Endpoint, report: Callable[[str, Exception], None]) -> Ca
         except Refusal as refusal:
             await _refuse(request, refusal.problem)
         except Transient as error:
-            report(endpoint.verb, error)
             await _refuse(request, Problem(code=UNAVAILABLE, sentence="the service cannot answer just now; ask again"))
-        except Exception as error:  # noqa: BLE001 the caller is told that it failed, and the service goes on answering others
             report(endpoint.verb, error)
+        except Exception as error:  # noqa: BLE001 the caller is told that it failed, and the service goes on answering others
             await _refuse(request, Problem(code=INTERNAL_ERROR, sentence="the service failed at this request; its log says why"))
+            report(endpoint.verb, error)
         finally:
             context.detach(attached)
 
