@@ -1,0 +1,1 @@
+"""The services' own rules on a virtual clock: what would have happened, before it does."""

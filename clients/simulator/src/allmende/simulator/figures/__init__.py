@@ -1,0 +1,1 @@
+"""What a history says: the figures of contract §10."""

@@ -1,0 +1,1 @@
+"""Reading clusters, budgets and jobs from files."""

@@ -1,0 +1,1 @@
+"""Who runs where: the services' own rules, and two older ways to compare with."""

@@ -1,0 +1,1 @@
+"""Figures for people: terminal, JSON, CSV and one HTML page."""
