@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from allmende.proto.placement import NodeReplicas
 from allmende.proto.units import Ms
-from allmende.simulator.model import Job, RunEnd, StandingSample, TreeChange
+from allmende.simulator.model import Cluster, Job, RunEnd, StandingSample, TreeChange, Window
 
 
 class Workload(Protocol):
@@ -22,6 +22,19 @@ class Workload(Protocol):
 
     def ended(self, job: Job, now_ms: Ms) -> None:
         """One of its jobs is over (finished, failed, refused, preempted ...)."""
+
+
+class Scenario(NamedTuple):
+    """All that a run needs but the policy. `workload` is used up by one run: make the scenario anew for the next."""
+
+    name: str
+    cluster: Cluster
+    trees: tuple[TreeChange, ...]
+    """In the order of their instants; the first is in force from the beginning."""
+    workload: Workload
+    window: Window
+    notes: tuple[str, ...] = ()
+    """Sentences for the report: what was assumed, left out or skipped."""
 
 
 class Grant(NamedTuple):
