@@ -80,10 +80,10 @@ def assert_sound(books: Books) -> None:
 def assert_conserving(books: Books, now_ms: int) -> None:
     """Nobody who may start now fits into what is free and not earmarked."""
     rooms = Rooms(books, CLUSTER, now_ms, TERMS.silent_after_ms)
-    for groups in books.waiting.values():
-        for group, line in groups.items():
-            if any(books.jobs[name].not_before_ms <= now_ms for _submitted, name in line):
-                assert rooms.place(group.shape, 0) is None, "a GPU stands idle beside a job that fits"
+    for kinds in books.waiting.values():
+        for kind, groups in kinds.items():
+            if any(books.jobs[name].not_before_ms <= now_ms for line in groups.values() for _submitted, name in line):
+                assert rooms.place(kind.shape, 0) is None, "a GPU stands idle beside a job that fits"
 
 
 @settings(max_examples=150, deadline=None)
@@ -205,7 +205,8 @@ def indices(books: Books) -> tuple[object, ...]:
     return (
         {key: dict(here) for key, here in books.on_node.items()},
         dict(books.unallocated_gpus),
-        {leaf: {group: list(line) for group, line in groups.items()} for leaf, groups in books.waiting.items()},
+        books.waiting,
+        {name: (room.counts, room.free_gpus, sorted(room.open)) for name, room in books.rooms.items()},
         books.jobs,
         books.attempts,
         books.claims,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 from allmende.proto.standing import Ratio, Standing
-from allmende.proto.units import GpuMs, Ppm
+from allmende.proto.units import PPM_WHOLE, GpuMs, Ppm
 
 # Contract §7: near-equal teams otherwise swap at every slice's end.
 DEFAULT_MARGIN_PPM: Ppm = 100_000
@@ -83,3 +83,13 @@ def _below_common_ancestor(first: Path, second: Path) -> tuple[str, str]:
             return ours, theirs
     # One path is the other's beginning: only a leaf that became a parent has such a path. Compare the leaves themselves.
     return first[-1], second[-1]
+
+
+def spared(lost: GpuMs, courtesy: GpuMs, hold: GpuMs, waste_ppm: Ppm) -> bool:
+    """Is an allocated attempt spared because it has not saved its work lately? Decision 0014.
+
+    Spared while its going would lose more than `waste_ppm` of what the claimant holds by its slice. Who has saved nothing for
+    longer than its own slice is spared no more (`courtesy`: slice x GPUs): who saves once in each slice leaves right after a save.
+    `waste_ppm` 0: nobody is spared.
+    """
+    return bool(waste_ppm) and lost <= courtesy and lost * PPM_WHOLE > hold * waste_ppm

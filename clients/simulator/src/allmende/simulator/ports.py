@@ -112,8 +112,9 @@ class Policy(Protocol):
     def started(self, attempt: str, now_ms: Ms) -> Ms:
         """All replicas run. Returns `protected_until_ms`."""
 
-    def saved(self, attempt: str, now_ms: Ms) -> None:
-        """All replicas have saved their work."""
+    def saves(self, attempt: str, every_ms: Ms, now_ms: Ms) -> None:
+        """The attempt, just started, saves its work each `every_ms` from now on: what an agent would report as it happens, told at
+        once because the virtual clock has no ticks. A policy may look up past saves; future ones only to be woken when they happen."""
 
     def ended(self, attempt: str, end: RunEnd, now_ms: Ms, saved_at_ms: Ms | None) -> None:
         """No replica runs any more. `saved_at_ms`: the last save of this attempt."""

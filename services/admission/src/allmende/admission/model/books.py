@@ -6,13 +6,14 @@ differ. Never decides anything, and never knows how a row looks.
 
 import heapq
 from bisect import bisect_left, insort
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Literal, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
 from allmende.admission.model.facts import Change
+from allmende.admission.model.room import ClusterRoom
 from allmende.admission.model.values import (
     Attempt,
     Claim,
@@ -27,7 +28,7 @@ from allmende.admission.model.values import (
     Shape,
     Tree,
 )
-from allmende.proto.units import Ms
+from allmende.proto.units import LARGEST_AMOUNT, MINUTE_MS, Ms
 
 TimerKind: TypeAlias = Literal["start", "runtime", "answer", "claim", "claims", "job", "settle"]
 Timer: TypeAlias = tuple[Ms, TimerKind, str]
@@ -35,12 +36,28 @@ Turn: TypeAlias = tuple[Ms, str]
 """(submitted_at_ms, job): the order inside a group."""
 
 
-class Group(NamedTuple):
-    """Waiting jobs of one leaf that fit or fail together and stand in line by submission alone."""
+class Kind(NamedTuple):
+    """Waiting jobs of one leaf that fit or fail together. Slices count by classes: class n has those below 2^n minutes."""
 
     shape: Shape
+    slice_class: int
+
+    @property
+    def slice_ms_least(self) -> Ms:
+        """No job of the kind has a shorter slice."""
+        return (1 << self.slice_class >> 1) * MINUTE_MS
+
+
+class Group(NamedTuple):
+    """Waiting jobs of one leaf and kind that stand in line by submission alone."""
+
+    kind: Kind
     user: str
     priority: int
+
+
+Line: TypeAlias = dict[Kind, dict[Group, list[Turn]]]
+"""The waiting jobs of one leaf. A pass looks at the kinds that may fit and at no others, however long the line is."""
 
 
 class Dirty(NamedTuple):
@@ -72,19 +89,27 @@ class Books:
         self.known: dict[str, KnownBudget] = {}
         self.newest: KnownRevision | None = None
         self.tree: Tree | None = None
-        self.waiting: dict[str | None, dict[Group, list[Turn]]] = {}
+        self.waiting: dict[str | None, Line] = {}
         """By leaf; None: unallocated. Jobs that nothing may be decided about are in none."""
         self.on_node: dict[NodeKey, dict[str, int]] = defaultdict(dict)
         """GPUs held on each node, by attempt."""
+        self.rooms: dict[str, ClusterRoom] = defaultdict(ClusterRoom)
+        """Free GPUs of each cluster."""
+        self.loose: dict[str, dict[str | None, dict[str, Attempt]]] = {}
+        """Interruptible attempts of each cluster, by leaf; see `loosen`."""
         self.unallocated_gpus: dict[str, int] = defaultdict(int)
         """GPUs held unallocated, by user."""
+        self.saved: dict[str, Ms] = {}
+        """When each live attempt saved its work last, as its agents have said. Kept in memory: the next tick says it again."""
         self.seen: dict[NodeKey, Ms] = {}
         """Signs of life that are newer than what is stored of the node: a row for every tick would be too many."""
         self.timers: list[Timer] = []
+        self._expiries: list[tuple[Ms, str]] = []
         self._newest: KnownRevision | None = None
         self._tree: Tree | None = None
         self._stored: dict[str, int] = {}
         self._turns: dict[str, tuple[str | None, Group, Turn]] = {}
+        self._priorities: dict[str | None, Counter[int]] = defaultdict(Counter)
         self._forget()
 
     # ------------------------------------------------------------------------------------------------------------------ reading
@@ -117,6 +142,10 @@ class Books:
         """Open claims, oldest first."""
         return sorted((each for each in self.claims.values() if each.cluster == cluster), key=lambda each: each.claim)
 
+    def highest_priority(self, leaf: str) -> int:
+        """The highest priority of those who wait for the leaf; below all where nobody does."""
+        return max(self._priorities.get(leaf, ()), default=-LARGEST_AMOUNT)
+
     # ----------------------------------------------------------------------------------------------------------------- changing
 
     def apply(self, change: Change) -> None:
@@ -131,7 +160,7 @@ class Books:
             self._put_claim(claim)
             self._claims[claim.claim] = claim
         for node in change.nodes:
-            self.nodes[node.key] = node
+            self._put_node(node)
             self._nodes[node.key] = node
         for attempt in change.attempts:
             if attempt.state == "starting" and attempt.grant_seq > self.cluster(attempt.cluster).grant_seq:
@@ -203,7 +232,7 @@ class Books:
         for cluster in clusters:
             self.clusters[cluster.cluster] = cluster
         for node in nodes:
-            self.nodes[node.key] = node
+            self._put_node(node)
         for each in counted:
             self.counted.setdefault(each.cluster, {})[each.budget] = each
         for attempt in attempts:
@@ -224,6 +253,7 @@ class Books:
         """Find for every job the line it stands in."""
         self.waiting.clear()
         self._turns.clear()
+        self._priorities.clear()
         for job in self.jobs.values():
             self._enter_line(job)
 
@@ -242,6 +272,10 @@ class Books:
         self._tree = None
         self._decisions: list[Decided] = []
         self._payloads: dict[str, bytes] = {}
+
+    def _put_node(self, node: Node) -> None:
+        self.nodes[node.key] = node
+        self.rooms[node.cluster].report(node.node, node.gpu_model, node.healthy, node.last_seen_ms)
 
     def _put_cluster(self, cluster: Cluster) -> None:
         self.clusters[cluster.cluster] = cluster
@@ -262,23 +296,32 @@ class Books:
         may, leaf = self.partition(job)
         if not may:
             return
-        group = Group(job.shape, job.user, job.priority)
+        kind = Kind(job.shape, (job.next_slice_ms // MINUTE_MS).bit_length() if leaf is not None else 0)
+        group = Group(kind, job.user, job.priority)
         turn = (job.submitted_at_ms, job.job)
-        insort(self.waiting.setdefault(leaf, {}).setdefault(group, []), turn)
+        insort(self.waiting.setdefault(leaf, {}).setdefault(kind, {}).setdefault(group, []), turn)
         self._turns[job.job] = (leaf, group, turn)
+        self._priorities[leaf][job.priority] += 1
 
     def _leave_line(self, name: str) -> None:
         entered = self._turns.pop(name, None)
         if entered is None:
             return
         leaf, group, turn = entered
-        groups = self.waiting[leaf]
+        priorities = self._priorities[leaf]
+        priorities[group.priority] -= 1
+        if not priorities[group.priority]:
+            del priorities[group.priority]
+        kinds = self.waiting[leaf]
+        groups = kinds[group.kind]
         line = groups[group]
         del line[bisect_left(line, turn)]
         if not line:
             del groups[group]
             if not groups:
-                del self.waiting[leaf]
+                del kinds[group.kind]
+                if not kinds:
+                    del self.waiting[leaf]
 
     def _put_attempt(self, attempt: Attempt) -> None:
         old = self.attempts.pop(attempt.attempt, None)
@@ -286,18 +329,28 @@ class Books:
             self._release(old)
         for node, gpus in attempt.held().items():
             self.on_node[attempt.cluster, node][attempt.attempt] = gpus
+            self.rooms[attempt.cluster].hold(node, gpus)
             if attempt.budget is None:
                 self.unallocated_gpus[attempt.user] += gpus
         if attempt.state == "ended":
+            self.saved.pop(attempt.attempt, None)
             return
         self.attempts[attempt.attempt] = attempt
         if attempt.state == "starting":
             heapq.heappush(self.timers, (attempt.start_by_ms, "start", attempt.attempt))
-        elif attempt.state == "running" and attempt.max_runtime_ms is not None and attempt.started_at_ms is not None:
+        elif attempt.started_at_ms is not None and attempt.plan is None and attempt.stop is None:
+            assert attempt.protected_until_ms is not None
+            free_ms = 0 if attempt.budget is None else attempt.protected_until_ms
+            heapq.heappush(self._expiries, (free_ms, attempt.attempt))
+        if attempt.state == "running" and attempt.max_runtime_ms is not None and attempt.started_at_ms is not None:
             heapq.heappush(self.timers, (attempt.started_at_ms + attempt.max_runtime_ms, "runtime", attempt.attempt))
 
     def _release(self, attempt: Attempt) -> None:
+        leaves = self.loose.get(attempt.cluster, {})
+        if (loose := leaves.get(attempt.budget)) is not None and loose.pop(attempt.attempt, None) is not None and not loose:
+            del leaves[attempt.budget]
         for node, gpus in attempt.held().items():
+            self.rooms[attempt.cluster].hold(node, -gpus)
             here = self.on_node[attempt.cluster, node]
             del here[attempt.attempt]
             if not here:
@@ -315,6 +368,14 @@ class Books:
         if claim.plan is None:
             heapq.heappush(self.timers, (claim.answer_by_ms, "answer", claim.claim))
         heapq.heappush(self.timers, (claim.deadline_ms, "claim", claim.claim))
+
+    def loosen(self, now_ms: Ms) -> None:
+        """Bring `loose` up to now: attempts whose slice has passed since."""
+        while self._expiries and self._expiries[0][0] <= now_ms:
+            _at_ms, name = heapq.heappop(self._expiries)
+            attempt = self.attempts.get(name)
+            if attempt is not None and attempt.interruptible(now_ms):
+                self.loose.setdefault(attempt.cluster, {}).setdefault(attempt.budget, {})[name] = attempt
 
     def set_timer(self, at_ms: Ms, kind: TimerKind, about: str) -> None:
         """Ask to be woken; whoever is woken checks whether there is still anything to do."""

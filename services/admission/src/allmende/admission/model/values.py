@@ -293,3 +293,5 @@ class Terms(Struct, frozen=True, kw_only=True):
     settle_ms: Ms
     stop_grace_ms: Ms
     margin_ppm: int
+    waste_ppm: int = 0
+    """An eviction may lose at most this part of what the claimant's slice gives; 0: any (`proto.order.spared`)."""

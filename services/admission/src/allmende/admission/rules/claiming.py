@@ -6,21 +6,20 @@ Pure. Never names a victim and never decides that room can be made: only the pre
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from allmende.admission.model.books import Books, Group
-from allmende.admission.model.values import Claim, Job, Shape, Terms
+from allmende.admission.model.books import Books, Kind
+from allmende.admission.model.values import Attempt, Claim, Job, Shape, Terms
 from allmende.admission.rules.line import AllocatedLine, Next
 from allmende.admission.rules.rooms import Rooms
 from allmende.admission.rules.standings import Standings
-from allmende.proto.order import may_displace
+from allmende.proto.order import may_displace, spared
 from allmende.proto.placement import Room, place
 from allmende.proto.units import LARGEST_AMOUNT, GpuMs, Ms
 
-Source: TypeAlias = tuple[str | None, int]
-"""Interruptible GPUs of one leaf (None: unallocated) and one priority."""
-
-# Looking at a job costs some 20 us; the next pass looks on. 64 claims may be open, so four times as many looks find them.
-LOOKS_MAX = 256
+# Looking at a job costs some 50 us; the next pass looks on. Most looks that fail rule out all jobs of their kind.
+LOOKS_MAX = 64
 _NEVER = LARGEST_AMOUNT
+
+Size: TypeAlias = tuple[int, int, str | None, tuple[str, ...]]
 
 
 class Setting(NamedTuple):
@@ -38,80 +37,112 @@ class Setting(NamedTuple):
     still_open: tuple[Claim, ...]
 
 
+class Lawful(NamedTuple):
+    """Whom a claimant may displace: unallocated work, attempts of `leaves`, and those of lower priority in its own leaf."""
+
+    leaves: frozenset[str]
+    own: str
+    priority: int
+    hold: GpuMs
+
+    def covers(self, attempt: "_Loose", waste_ppm: int) -> bool:
+        """May this attempt be displaced, as far as leaf, priority and loss go?"""
+        if attempt.leaf is None:
+            return True
+        if attempt.leaf == self.own:
+            return attempt.priority < self.priority
+        return attempt.leaf in self.leaves and not spared(attempt.lost, attempt.courtesy, self.hold, waste_ppm)
+
+
+class _Loose(NamedTuple):
+    """An interruptible attempt: what it holds, what its going would lose, and up to which loss it is spared."""
+
+    leaf: str | None
+    priority: int
+    held: tuple[tuple[str, int], ...]
+    lost: GpuMs
+    courtesy: GpuMs
+
+
 class _Pool:
     """GPUs that are free or interruptible, node by node, less what earlier claims of this pass will take."""
 
-    def __init__(self, setting: Setting) -> None:
-        books, cluster = setting.books, setting.cluster
-        promised = {attempt for claim in setting.still_open for attempt in claim.victims}
+    def __init__(self, setting: Setting, loose: dict[str, Attempt]) -> None:
         self.nodes = setting.rooms.free_for_all()
         self.free = {name: free for name, (_model, free, _total) in self.nodes.items()}
-        self.interruptible: dict[str, dict[Source, int]] = {}
-        self._could: dict[frozenset[Source], dict[str, int]] = {}
-        for attempt in books.attempts.values():
-            if attempt.cluster == cluster and attempt.attempt not in promised and attempt.interruptible(setting.now_ms):
-                for node, gpus in attempt.held().items():
-                    if node in self.free:
-                        here = self.interruptible.setdefault(node, {})
-                        source = (attempt.budget, attempt.priority)
-                        here[source] = here.get(source, 0) + gpus
+        self._waste_ppm = setting.terms.waste_ppm
+        self._loose = {name: _loose(attempt, setting) for name, attempt in loose.items()}
+        self._could: dict[Lawful | None, dict[str, int]] = {}
 
-    def sources(self) -> set[Source]:
-        return {source for here in self.interruptible.values() for source in here}
-
-    def could(self, sources: frozenset[Source]) -> dict[str, int]:
-        """GPUs of each node that are free or of these sources."""
-        found = self._could.get(sources)
+    def could(self, lawful: Lawful | None) -> dict[str, int]:
+        """GPUs of each node that are free or may be made free; None: if everybody interruptible left."""
+        found = self._could.get(lawful)
         if found is None:
-            found = self._could[sources] = dict(self.free)
-            for node, here in self.interruptible.items():
-                found[node] += sum(gpus for source, gpus in here.items() if source in sources)
+            found = self._could[lawful] = dict(self.free)
+            for attempt in self._loose.values():
+                if lawful is None or lawful.covers(attempt, self._waste_ppm):
+                    for node, gpus in attempt.held:
+                        if node in found:
+                            found[node] += gpus
         return found
 
-    def most(self, shape: Shape, sources: frozenset[Source]) -> int:
-        """Upper bound of the replicas that fit once these sources have left."""
-        could = self.could(sources)
+    def most(self, shape: Shape, lawful: Lawful | None) -> int:
+        """Upper bound of the replicas that fit once these have left."""
+        could = self.could(lawful)
         if shape.model is None and not shape.avoid:
             return sum(gpus // shape.gpus for gpus in could.values())
-        return sum(
-            gpus // shape.gpus
-            for node, gpus in could.items()
-            if (shape.model is None or self.nodes[node][0] == shape.model) and node not in shape.avoid
-        )
+        return sum(gpus // shape.gpus for node, gpus in could.items() if self._usable(shape, node))
 
-    def promise(self, shape: Shape, sources: frozenset[Source]) -> None:
+    def promise(self, shape: Shape, lawful: Lawful) -> None:
         """Take away what a claim will probably get, so that the next one does not count on the same GPUs."""
-        could = self.could(sources)
+        could = self.could(lawful)
         rooms = [
             Room(node, could[node], total)
-            for node, (model, _free, total) in self.nodes.items()
-            if (shape.model is None or model == shape.model) and node not in shape.avoid and could[node] >= shape.gpus
+            for node, (_model, _free, total) in self.nodes.items()
+            if could[node] >= shape.gpus and self._usable(shape, node)
         ]
         for part in place(rooms, shape.replicas, shape.gpus) or ():
-            missing = part.replicas * shape.gpus - self.free[part.node]
-            self.free[part.node] = max(0, -missing)
-            here = self.interruptible.get(part.node, {})
-            # Unallocated goes first (contract §7).
-            for source in sorted(here, key=lambda each: (each[0] is not None, each[0] or "", each[1])):
-                if missing > 0 and source in sources:
-                    taken = min(missing, here[source])
-                    here[source] -= taken
-                    missing -= taken
-            for known, gpus_by_node in self._could.items():
-                left = sum(gpus for source, gpus in here.items() if source in known)
-                gpus_by_node[part.node] = self.free[part.node] + left
+            self._take(part.node, part.replicas * shape.gpus, lawful)
+        self._could.clear()
+
+    def _take(self, node: str, gpus: int, lawful: Lawful) -> None:
+        here = [
+            (attempt.leaf is not None, attempt.lost, name)
+            for name, attempt in self._loose.items()
+            if any(where == node for where, _gpus in attempt.held) and lawful.covers(attempt, self._waste_ppm)
+        ]
+        missing = gpus - self.free[node]
+        self.free[node] = max(0, -missing)
+        # Unallocated goes first (contract §7). What a victim holds beyond the need may go to another who may displace it.
+        for _allocated, _lost, name in sorted(here):
+            if missing <= 0:
+                break
+            attempt = self._loose[name]
+            held = dict(attempt.held)
+            taken = min(missing, held[node])
+            held[node] -= taken
+            missing -= taken
+            self._loose[name] = attempt._replace(held=tuple((where, left) for where, left in held.items() if left))
+
+    def _usable(self, shape: Shape, node: str) -> bool:
+        return (shape.model is None or self.nodes[node][0] == shape.model) and node not in shape.avoid
+
+
+def _loose(attempt: Attempt, setting: Setting) -> _Loose:
+    books, now_ms = setting.books, setting.now_ms
+    started_ms = attempt.started_at_ms if attempt.started_at_ms is not None else now_ms
+    since_ms = now_ms - max(started_ms, books.saved.get(attempt.attempt, started_ms))
+    gpus = attempt.gpus
+    return _Loose(attempt.budget, attempt.priority, tuple(attempt.held().items()), since_ms * gpus, attempt.slice_ms * gpus)
 
 
 def raise_claims(setting: Setting, new_id: Callable[[], str]) -> list[Claim]:
     """The claims to raise now, in the order of the queue; their holds count for those behind them."""
     space = setting.terms.claims_max - len(setting.still_open)
-    pool = _Pool(setting)
-    sources = pool.sources()
-    if space <= 0 or not sources:
+    seen = _Seen(setting)
+    if space <= 0 or not seen.anybody:
         return []
-    standings = setting.standings.with_holds((claim.budget, claim.hold_gpu_ms) for claim in setting.still_open)
-    line = AllocatedLine(setting.books.waiting, standings)
-    seen = _Seen(setting, standings, pool, sources)
+    line = AllocatedLine(setting.books.waiting, seen.standings)
     raised: list[Claim] = []
     for _look in range(LOOKS_MAX):
         turn = line.next(seen.skip)
@@ -124,8 +155,8 @@ def raise_claims(setting: Setting, new_id: Callable[[], str]) -> list[Claim]:
             continue
         claim = _claim(setting, turn, job, new_id())
         raised.append(claim)
-        pool.promise(turn.group.shape, enough)
-        standings.hold(claim.budget, claim.hold_gpu_ms)
+        seen.pool.promise(turn.group.kind.shape, enough)
+        seen.standings.hold(claim.budget, claim.hold_gpu_ms)
         seen.moved(claim.budget)
         line.served(turn)
     return raised
@@ -134,85 +165,118 @@ def raise_claims(setting: Setting, new_id: Callable[[], str]) -> list[Claim]:
 class _Seen:
     """What has been found hopeless in this pass, so that it is not looked at again."""
 
-    def __init__(self, setting: Setting, standings: Standings, pool: _Pool, sources: set[Source]) -> None:
-        self._setting, self._standings, self._pool = setting, standings, pool
-        self._sources = sorted(sources, key=lambda each: (each[0] or "", each[1]))
-        self._known = {victim for victim, _priority in sources if victim is not None and standings.knows(victim)}
-        self._all = frozenset(sources)
-        self._small: set[tuple[int, int, str | None, tuple[str, ...]]] = set()
-        self._failed: dict[tuple[str, int, int, str | None, tuple[str, ...]], list[tuple[int, GpuMs]]] = {}
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self.standings = setting.standings.with_holds((claim.budget, claim.hold_gpu_ms) for claim in setting.still_open)
+        promised = {attempt for claim in setting.still_open for attempt in claim.victims}
+        self._loose = {
+            name: attempt
+            for attempts in setting.books.loose.get(setting.cluster, {}).values()
+            for name, attempt in attempts.items()
+            if name not in promised and attempt.interruptible(setting.now_ms)
+        }
+        self.anybody = bool(self._loose)
+        self._unallocated = any(attempt.budget is None for attempt in self._loose.values())
+        known = {attempt.budget for attempt in self._loose.values() if attempt.budget is not None}
+        now = self.standings.now
+        # The most over-served first: whoever may not displace the first of these may displace none of them by its own ratio.
+        self._victims = sorted(
+            sorted(leaf for leaf in known if self.standings.knows(leaf)), key=lambda leaf: now[leaf].ratio, reverse=True
+        )
+        self._lowest: dict[str, int] = {}
+        for attempt in self._loose.values():
+            if attempt.budget is not None:
+                self._lowest[attempt.budget] = min(attempt.priority, self._lowest.get(attempt.budget, attempt.priority))
+        self._pool: _Pool | None = None
+        self._small: dict[Size, bool] = {}
+        self._failed: dict[tuple[str, Size], list[tuple[int, GpuMs]]] = {}
         self._hopeless: dict[str, bool] = {}
         # Of each claimant's and victim's leaf: the largest hold known to be lawful, the smallest known not to be.
         self._bounds: dict[tuple[str, str], tuple[GpuMs, GpuMs]] = {}
-        self._sets: dict[tuple[Source, ...], frozenset[Source]] = {}
-        self._signature = (standings.revision, setting.books.cluster(setting.cluster).stirrings)
+        self._signature = (self.standings.revision, setting.books.cluster(setting.cluster).stirrings)
+
+    @property
+    def pool(self) -> _Pool:
+        """Made at the first look: most passes find nobody who may displace anybody, and need none."""
+        if self._pool is None:
+            self._pool = _Pool(self._setting, self._loose)
+        return self._pool
 
     def moved(self, leaf: str) -> None:
         """A claim of the leaf was raised, so holds have grown: what was lawful for it, or by shared ancestors in the surplus tier,
         may be so no more. (That the leaf's own attempts have become better victims is left to the next pass.)"""
-        now = self._standings.now
+        now = self.standings.now
         for key in [key for key in self._bounds if key[0] == leaf or not now[key[0]].guaranteed]:
             del self._bounds[key]
+        self._hopeless.clear()
+        self._small.clear()
 
-    def skip(self, leaf: str | None, group: Group) -> bool:
-        shape = group.shape
+    def skip(self, leaf: str | None, kind: Kind) -> bool:
+        shape = kind.shape
         if shape.claim is not None or (shape.clusters and self._setting.cluster not in shape.clusters):
             return True
         assert leaf is not None
         if leaf not in self._hopeless:
-            # Priority above all others and the smallest hold: whoever cannot displace then cannot at all.
-            self._hopeless[leaf] = not self._displaceable(leaf, 1_001, 1)
-        return self._hopeless[leaf] or (shape.replicas, shape.gpus, shape.model, shape.avoid) in self._small
+            # The smallest hold: whoever cannot displace then cannot at all.
+            self._hopeless[leaf] = not (self._unallocated or self._outranks_own(leaf) or self._lawful_leaves(leaf, 1, first=True))
+        if self._hopeless[leaf]:
+            return True
+        size = _size(shape)
+        if size not in self._small:
+            self._small[size] = self.pool.most(shape, None) < shape.replicas
+        return self._small[size]
 
-    def enough_for(self, turn: Next, job: Job) -> frozenset[Source] | None:
-        """The sources that a job may displace, where together with what is free they could make it fit."""
+    def enough_for(self, turn: Next, job: Job) -> Lawful | None:
+        """Whom a job may displace, where together with what is free that could make it fit."""
         now_ms = self._setting.now_ms
         if job.job in self._setting.gone or max(job.not_before_ms, job.claim_after_ms) > now_ms:
             return None
         if job.claims_failed and job.claim_signature == self._signature:
             return None
         assert turn.leaf is not None
-        shape = turn.group.shape
+        shape = turn.group.kind.shape
         hold = job.next_slice_ms * job.gpus
-        failed = self._failed.setdefault((turn.leaf, shape.replicas, shape.gpus, shape.model, shape.avoid), [])
-        # Who holds more at no higher priority may displace no more.
-        if any(job.priority <= priority and hold >= less for priority, less in failed):
+        failed = self._failed.setdefault((turn.leaf, _size(shape)), [])
+        # Who holds more at no higher priority may displace no more; unless a larger hold is worth a larger loss.
+        if not self._setting.terms.waste_ppm and any(job.priority <= priority and hold >= less for priority, less in failed):
             return None
-        sources = self._displaceable(turn.leaf, job.priority, hold)
-        if not sources:
+        lawful = Lawful(self._lawful_leaves(turn.leaf, hold), turn.leaf, job.priority, hold)
+        if self.pool.most(shape, lawful) < shape.replicas:
             failed.append((job.priority, hold))
             return None
-        if self._pool.most(shape, sources) < shape.replicas:
-            if self._pool.most(shape, self._all) < shape.replicas:
-                self._small.add((shape.replicas, shape.gpus, shape.model, shape.avoid))
-            failed.append((job.priority, hold))
-            return None
-        return sources
+        return lawful
 
-    def _displaceable(self, leaf: str, priority: int, hold: GpuMs) -> frozenset[Source]:
-        found = [
-            (victim, theirs)
-            for victim, theirs in self._sources
-            if (theirs < priority if victim == leaf else self._lawful(leaf, victim, hold))
-        ]
-        return self._sets.setdefault(tuple(found), frozenset(found))
+    def _outranks_own(self, leaf: str) -> bool:
+        return leaf in self._lowest and self._setting.books.highest_priority(leaf) > self._lowest[leaf]
 
-    def _lawful(self, leaf: str, victim: str | None, hold: GpuMs) -> bool:
+    def _lawful_leaves(self, leaf: str, hold: GpuMs, *, first: bool = False) -> frozenset[str]:
+        """Leaves whose attempts it may displace; with `first`, one of them is enough."""
+        guaranteed = self.standings.now[leaf].guaranteed
+        found = []
+        for victim in self._victims:
+            if victim == leaf:
+                continue
+            if self._lawful(leaf, victim, hold):
+                found.append(victim)
+                if first:
+                    break
+            elif guaranteed:
+                break
+        return frozenset(found)
+
+    def _lawful(self, leaf: str, victim: str, hold: GpuMs) -> bool:
         """What a smaller hold may not displace, a larger one may not either: two bounds for each pair save most comparisons."""
-        if victim is None:
-            return True
         may, may_not = self._bounds.get((leaf, victim), (-1, _NEVER))
         if hold <= may or hold >= may_not:
             return hold <= may
-        lawful = self._may_displace(leaf, victim, hold)
+        path, theirs = self.standings.path(leaf), self.standings.path(victim)
+        lawful = may_displace(path, hold, theirs, self.standings.now, self._setting.terms.margin_ppm).allowed
         self._bounds[leaf, victim] = (hold, may_not) if lawful else (may, hold)
         return lawful
 
-    def _may_displace(self, leaf: str, victim: str, hold: GpuMs) -> bool:
-        if victim not in self._known:
-            return False
-        path, theirs = self._standings.path(leaf), self._standings.path(victim)
-        return may_displace(path, hold, theirs, self._standings.now, self._setting.terms.margin_ppm).allowed
+
+def _size(shape: Shape) -> Size:
+    return shape.replicas, shape.gpus, shape.model, shape.avoid
 
 
 def _claim(setting: Setting, turn: Next, job: Job, name: str) -> Claim:

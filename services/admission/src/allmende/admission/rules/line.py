@@ -7,13 +7,15 @@ import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from allmende.admission.model.books import Group, Turn
+from allmende.admission.model.books import Group, Kind, Turn
 from allmende.admission.rules.standings import Standings
 from allmende.proto.order import LeafKey
 from allmende.proto.units import Ms
 
-Skip = Callable[[str | None, Group], bool]
-"""(leaf, group): True when nobody of the group needs to be tried."""
+Skip = Callable[[str | None, Kind], bool]
+"""(leaf, kind): True when nobody of the kind needs to be tried."""
+
+Kinds: TypeAlias = Mapping[Kind, Mapping[Group, Sequence[Turn]]]
 
 
 _Key: TypeAlias = tuple[int, int, Ms, str]
@@ -28,27 +30,29 @@ class Next(NamedTuple):
 
 
 class LeafLine:
-    """The waiting jobs of one leaf. A leaf is not blocked by its first job: groups that `skip` names are passed over whole.
+    """The waiting jobs of one leaf. A leaf is not blocked by its first job: kinds that `skip` names are passed over whole.
 
     A group's key only grows within a pass (its user receives, its head moves on), so a stored key is a lower bound: it is renewed
     when it comes up, and only then.
     """
 
-    def __init__(self, leaf: str | None, groups: Mapping[Group, Sequence[Turn]], held: Mapping[str, int]) -> None:
-        self._leaf, self._groups = leaf, groups
-        self._at = dict.fromkeys(groups, 0)
+    def __init__(self, leaf: str | None, kinds: Kinds, held: Mapping[str, int]) -> None:
+        self._leaf, self._kinds = leaf, kinds
+        self._at: dict[Group, int] = {}
         self._received = dict(held)
         self._heap: list[tuple[_Key, Group]] | None = None
 
     def next(self, skip: Skip) -> tuple[Group, str] | None:
         """The group and job whose turn it is, or None when none is left."""
         if self._heap is None:
-            # Made at the first look: by then most shapes have failed already, and their groups need no key.
-            self._heap = [(self._key(group), group) for group in self._groups if not skip(self._leaf, group)]
+            # Made at the first look: by then most kinds have failed already, and their groups need no key.
+            self._heap = [
+                (self._key(group), group) for kind, groups in self._kinds.items() if not skip(self._leaf, kind) for group in groups
+            ]
             heapq.heapify(self._heap)
         while self._heap:
             stored, group = self._heap[0]
-            if self._at[group] >= len(self._groups[group]) or skip(self._leaf, group):
+            if self._at.get(group, 0) >= len(self._kinds[group.kind][group]) or skip(self._leaf, group.kind):
                 heapq.heappop(self._heap)
                 continue
             key = self._key(group)
@@ -59,15 +63,15 @@ class LeafLine:
 
     def passed(self, group: Group) -> None:
         """The head of the group has had its turn."""
-        self._at[group] += 1
+        self._at[group] = self._at.get(group, 0) + 1
 
     def served(self, group: Group) -> None:
         """The head of the group received its GPUs: its user has more than before."""
-        self._received[group.user] = self._received.get(group.user, 0) + group.shape.replicas * group.shape.gpus
+        self._received[group.user] = self._received.get(group.user, 0) + group.kind.shape.replicas * group.kind.shape.gpus
         self.passed(group)
 
     def _key(self, group: Group) -> _Key:
-        submitted_ms, job = self._groups[group][self._at[group]]
+        submitted_ms, job = self._kinds[group.kind][group][self._at.get(group, 0)]
         # Priority orders jobs inside one leaf; the unallocated of all leaves stand in one line and know none (contract §4).
         priority = 0 if self._leaf is None else -group.priority
         return priority, self._received.get(group.user, 0), submitted_ms, job
@@ -77,10 +81,10 @@ class AllocatedLine:
     """All allocated jobs of a cluster. Leaf keys only grow within a pass, so a stored key is a lower bound: it is renewed when
     it comes up, and only then (the surplus tier shares ancestors, so one grant may move many leaves)."""
 
-    def __init__(self, waiting: Mapping[str | None, Mapping[Group, Sequence[Turn]]], standings: Standings) -> None:
+    def __init__(self, waiting: Mapping[str | None, Kinds], standings: Standings) -> None:
         self._standings = standings
         self._lines = {
-            leaf: LeafLine(leaf, groups, {}) for leaf, groups in waiting.items() if leaf is not None and standings.knows(leaf)
+            leaf: LeafLine(leaf, kinds, {}) for leaf, kinds in waiting.items() if leaf is not None and standings.knows(leaf)
         }
         self._heap: list[tuple[LeafKey, str]] = [(standings.key(leaf), leaf) for leaf in self._lines]
         heapq.heapify(self._heap)
@@ -123,8 +127,8 @@ class AllocatedLine:
 class UnallocatedLine:
     """Partition 2: fewest unallocated GPUs now held by the submitter, then submission time, then id."""
 
-    def __init__(self, groups: Mapping[Group, Sequence[Turn]], held: Mapping[str, int]) -> None:
-        self._line = LeafLine(None, groups, held)
+    def __init__(self, kinds: Kinds, held: Mapping[str, int]) -> None:
+        self._line = LeafLine(None, kinds, held)
 
     def next(self, skip: Skip) -> Next | None:
         """The job whose turn it is; the same again until `passed` or `served` is told."""
@@ -148,5 +152,5 @@ def in_order(line: AllocatedLine | UnallocatedLine, serve: Callable[[Next], None
         line.served(turn)
 
 
-def _nobody(_leaf: str | None, _group: Group) -> bool:
+def _nobody(_leaf: str | None, _kind: Kind) -> bool:
     return False

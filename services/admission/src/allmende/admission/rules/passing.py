@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from allmende.admission.model.books import Books, Group
+from allmende.admission.model.books import Books, Kind
 from allmende.admission.model.facts import Change, Claimed, Fact, Granted, Withdrawn, together
 from allmende.admission.model.values import Attempt, Claim, Decided, Job, Shape, Terms
 from allmende.admission.rules.claiming import Setting, raise_claims
@@ -79,6 +79,7 @@ class _Course:
         self.tree_revision = books.tree.revision
         self.standings = Standings(books, cluster)
         self.rooms = Rooms(books, cluster, now_ms, terms.silent_after_ms)
+        books.loosen(now_ms)
         self.missed: dict[Shape, int] = {}
         self.grant_seq = books.cluster(cluster).grant_seq
         self.changes: list[Change] = []
@@ -96,7 +97,7 @@ class _Course:
                 continue
             placement = self._place(job, job.next_slice_ms)
             if placement is None:
-                self.missed[turn.group.shape] = self.rooms.most(turn.group.shape)
+                self._miss(turn.group.kind.shape)
                 continue
             assert turn.leaf is not None
             self._grant(turn, job, placement, job.next_slice_ms, line.ahead())
@@ -113,7 +114,7 @@ class _Course:
                 continue
             placement = self._place(job, 0)
             if placement is None:
-                self.missed[turn.group.shape] = self.rooms.most(turn.group.shape)
+                self._miss(turn.group.kind.shape)
                 continue
             self._grant(turn, job, placement, 0, ())
             line.served(turn)
@@ -134,9 +135,17 @@ class _Course:
         )
         return raise_claims(setting, self.new_id)
 
-    def _skip(self, _leaf: str | None, group: Group) -> bool:
-        shape = group.shape
-        return shape in self.missed or bool(shape.clusters and self.cluster not in shape.clusters)
+    def _skip(self, _leaf: str | None, kind: Kind) -> bool:
+        shape = kind.shape
+        if shape in self.missed or (shape.clusters and self.cluster not in shape.clusters):
+            return True
+        if shape.claim is None and self.rooms.most(shape) < shape.replicas:
+            self._miss(shape)
+            return True
+        return False
+
+    def _miss(self, shape: Shape) -> None:
+        self.missed[shape] = self.rooms.most(shape)
 
     def _place(self, job: Job, slice_ms: Ms) -> tuple[NodeReplicas, ...] | None:
         claim = self.books.claims.get(job.claim) if job.claim is not None else None

@@ -3,107 +3,135 @@
 Pure. The placement itself is `proto.placement`, which the preemptor uses too; here is only a cheap test before it.
 """
 
-from collections import Counter
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from allmende.admission.model.books import Books
+from allmende.admission.model.room import FreeKey
 from allmende.admission.model.values import Shape
 from allmende.proto.placement import NodeReplicas, Room, place
 from allmende.proto.units import Ms
 
 
-class _NodeRoom:
-    __slots__ = ("ends_ms", "marks", "model", "name", "raw", "total")
+class Wish(NamedTuple):
+    """What a job asks of a node beyond its shape. `slice_ms` 0: unallocated, gone within its short notice whenever asked."""
 
-    def __init__(self, name: str, model: str | None, total: int, raw: int, ends_ms: Ms) -> None:
-        self.name, self.model, self.total, self.raw, self.ends_ms = name, model, total, raw, ends_ms
-        self.marks: dict[str, int] = {}
-
-    def free(self, claim: str | None) -> int:
-        """GPUs free for a claim's job, or for everybody (None)."""
-        if not self.marks:
-            return self.raw
-        return max(0, self.raw - sum(gpus for owner, gpus in self.marks.items() if owner != claim))
+    job: str
+    slice_ms: Ms
 
 
 class Rooms:
-    """The room of one cluster during one pass."""
+    """The room of one cluster during one pass: the books' own counts, less what this pass has taken."""
 
     def __init__(self, books: Books, cluster: str, now_ms: Ms, silent_after_ms: Ms) -> None:
-        self._nodes: dict[str, _NodeRoom] = {}
-        for node in books.nodes.values():
-            if node.cluster == cluster and node.healthy > 0 and books.last_seen_ms(node) + silent_after_ms >= now_ms:
-                here = books.on_node.get(node.key, {})
-                raw = max(0, node.healthy - sum(here.values()))
-                ends_ms = max((_slice_ends_ms(books, attempt) for attempt in here), default=0)
-                self._nodes[node.node] = _NodeRoom(node.node, node.gpu_model, node.healthy, raw, ends_ms)
+        self._books, self._cluster = books, cluster
+        self._base = books.rooms[cluster]
+        self._silent = self._base.silent(now_ms - silent_after_ms, lambda name: _seen_ms(books, cluster, name))
+        self._taken: dict[str, int] = {}
+        self._ends_ms: dict[str, Ms] = {}
+        self._marks: dict[str, dict[str, int]] = {}
         for claim in books.claims_on(cluster):
             for name, gpus in claim.earmarks().items():
-                if name in self._nodes:
-                    self._nodes[name].marks[claim.claim] = gpus
-        self._free: dict[str | None, Counter[int]] = {}
-        for room in self._nodes.values():
-            self._free.setdefault(room.model, Counter())[room.free(None)] += 1
+                if self._up(name):
+                    self._marks.setdefault(name, {})[claim.claim] = gpus
+        self._free: dict[FreeKey, int] = dict(self._base.counts)
+        for name in self._silent:
+            room = self._base.nodes[name]
+            self._add((room.model, room.free), -1)
+        for name in self._marks:
+            room = self._base.nodes[name]
+            self._moved(name, room.free)
 
     def most(self, shape: Shape) -> int:
         """Upper bound of the replicas of this shape that fit now, without a claim's own earmarks."""
         return sum(
             count * (free // shape.gpus)
-            for model, counts in self._free.items()
+            for (model, free), count in self._free.items()
             if shape.model is None or shape.model == model
-            for free, count in counts.items()
         )
 
     def place(self, shape: Shape, slice_ends_ms: Ms) -> tuple[NodeReplicas, ...] | None:
         """Where the whole gang fits, or None."""
         if shape.claim is None and self.most(shape) < shape.replicas:
             return None
+        names = list(self._base.open)
+        if shape.claim is not None:
+            names += [name for name, marks in self._marks.items() if shape.claim in marks and name not in self._base.open]
+        nodes = self._base.nodes
         rooms = [
-            Room(room.name, free, room.total, room.ends_ms)
-            for room in self._nodes.values()
-            if (shape.model is None or room.model == shape.model)
-            and (free := room.free(shape.claim)) >= shape.gpus
-            and room.name not in shape.avoid
+            Room(name, free, nodes[name].healthy, self._slice_ends_ms(name))
+            for name in names
+            if (shape.model is None or nodes[name].model == shape.model)
+            and (free := self.free(name, shape.claim)) >= shape.gpus
+            and name not in shape.avoid
         ]
         return place(rooms, shape.replicas, shape.gpus, slice_ends_ms)
 
     def place_exactly(self, shape: Shape, placement: tuple[NodeReplicas, ...]) -> bool:
         """Does the gang fit where a plan has put it?"""
-        return bool(placement) and all(
-            (room := self._nodes.get(part.node)) is not None and room.free(shape.claim) >= part.replicas * shape.gpus
-            for part in placement
-        )
+        return bool(placement) and all(self.free(part.node, shape.claim) >= part.replicas * shape.gpus for part in placement)
 
     def take(self, placement: tuple[NodeReplicas, ...], gpus: int, slice_ends_ms: Ms) -> None:
         """The gang has been granted these nodes."""
         for part in placement:
-            room = self._nodes[part.node]
-            before = room.free(None)
-            room.raw -= part.replicas * gpus
-            room.ends_ms = max(room.ends_ms, slice_ends_ms)
-            self._moved(room, before)
+            before = self.free(part.node, None)
+            self._ends_ms[part.node] = max(self._slice_ends_ms(part.node), slice_ends_ms)
+            self._taken[part.node] = self._taken.get(part.node, 0) + part.replicas * gpus
+            self._moved(part.node, before)
 
     def unmark(self, claim: str) -> bool:
         """The claim's earmarks are void. True when that made room that somebody passed over could use."""
         freed = False
-        for room in self._nodes.values():
-            if claim in room.marks:
-                before = room.free(None)
-                del room.marks[claim]
-                freed |= room.free(None) > before
-                self._moved(room, before)
+        for name, marks in self._marks.items():
+            if claim in marks:
+                before = self.free(name, None)
+                del marks[claim]
+                freed |= self.free(name, None) > before
+                self._moved(name, before)
         return freed
 
     def free_for_all(self) -> Mapping[str, tuple[str | None, int, int]]:
-        """Of each node: model, GPUs free for everybody, GPUs in all."""
-        return {name: (room.model, room.free(None), room.total) for name, room in self._nodes.items()}
+        """Of each node that is up: model, GPUs free for everybody, GPUs in all."""
+        nodes = self._base.nodes
+        return {name: (room.model, self.free(name, None), room.healthy) for name, room in nodes.items() if self._up(name)}
 
-    def _moved(self, room: _NodeRoom, before: int) -> None:
-        counts = self._free[room.model]
-        counts[before] -= 1
-        if not counts[before]:
-            del counts[before]
-        counts[room.free(None)] += 1
+    def free(self, name: str, claim: str | None) -> int:
+        """GPUs of a node that are free for a claim's job, or for everybody (None)."""
+        if not self._up(name):
+            return 0
+        raw = self._base.nodes[name].free - self._taken.get(name, 0)
+        marks = self._marks.get(name)
+        if marks:
+            raw -= sum(gpus for owner, gpus in marks.items() if owner != claim)
+        return max(0, raw)
+
+    def _up(self, name: str) -> bool:
+        room = self._base.nodes.get(name)
+        return room is not None and room.healthy > 0 and name not in self._silent
+
+    def _moved(self, name: str, before: int) -> None:
+        model = self._base.nodes[name].model
+        self._add((model, before), -1)
+        self._add((model, self.free(name, None)), 1)
+
+    def _add(self, key: FreeKey, by: int) -> None:
+        left = self._free.get(key, 0) + by
+        if left:
+            self._free[key] = left
+        else:
+            self._free.pop(key, None)
+
+    def _slice_ends_ms(self, name: str) -> Ms:
+        found = self._ends_ms.get(name)
+        if found is None:
+            here = self._books.on_node.get((self._cluster, name), {})
+            found = self._ends_ms[name] = max((_slice_ends_ms(self._books, attempt) for attempt in here), default=0)
+        return found
+
+
+def _seen_ms(books: Books, cluster: str, name: str) -> Ms:
+    node = books.nodes.get((cluster, name))
+    return 0 if node is None else books.last_seen_ms(node)
 
 
 def _slice_ends_ms(books: Books, attempt: str) -> Ms:

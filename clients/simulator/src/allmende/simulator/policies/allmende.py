@@ -1,0 +1,330 @@
+"""Allmende itself: admission's, preemptor's and ledger's own rules, on the virtual clock. No decision is made here.
+
+What messages carry between the services is handed over at once: the rules see what they would have heard. Never a copy of a rule.
+"""
+
+import heapq
+from collections.abc import Callable, Sequence
+from itertools import count
+
+from msgspec.structs import replace
+
+from allmende.admission.model.books import Books, Timer
+from allmende.admission.model.facts import Change, Claimed, Ended, Granted, Protected, Refused, StopOrdered
+from allmende.admission.model.values import Attempt, Claim, Counted, Node, Reason, Tree
+from allmende.admission.model.values import Job as Waiting
+from allmende.admission.rules import explaining, life, passing, trees, vetting
+from allmende.ledger.rules.rolling import Rolling
+from allmende.preemptor import model as preemptor
+from allmende.preemptor.rules.judge import assert_lawful, carried_on, judge
+from allmende.proto.standing import Standing
+from allmende.proto.units import Ms
+from allmende.simulator.model import Cluster, Job, RunEnd, StandingSample, TreeChange
+from allmende.simulator.policies.settings import Settings
+from allmende.simulator.ports import Action, Close, Evict, Grant, Refuse, Stop
+
+# Who is not a batch of the bus has no fence: there is one writer, and it never changes.
+FENCE = 1
+
+
+class Allmende:
+    """The services' own rules for one cluster."""
+
+    name = "allmende"
+
+    def __init__(self, settings: Settings, cluster: Cluster) -> None:
+        self._settings, self._cluster = settings, cluster.cluster
+        self._terms = settings.terms()
+        self._policy = settings.preemptor()
+        self._books = Books()
+        self._rolling = Rolling(length_ms=settings.window_ms, slice_cap_ms=settings.slice_cap_ms)
+        self._numbers = count(1)
+        self._nodes_seq = count(1)
+        self._revision = 0
+        self._usage_revision = 0
+        self._wanted = False
+        self._actions: list[Action] = []
+        self._expiries: list[tuple[Ms, str]] = []
+        self._saves: dict[str, Ms] = {}
+        self._counted: dict[str, Standing] = {}
+
+    # ------------------------------------------------------------------------------------------------------- what is taken note of
+
+    def tree(self, change: TreeChange) -> None:
+        """A tree of budgets is in force from now on."""
+        self._revision += 1
+        budgets = {each.budget: each for each in change.budgets}
+        self._books.put_tree(trees.made(self._revision, budgets))
+        self._rolling.tree(budgets, self._revision, change.at_ms)
+        self._counted.clear()
+        self._wanted = True
+
+    def node(self, node: str, gpus: int, healthy: int, gpu_model: str | None, now_ms: Ms) -> None:
+        """A node reports."""
+        known = self._books.nodes.get((self._cluster, node))
+        report = Node(
+            cluster=self._cluster,
+            node=node,
+            gpu_model=gpu_model,
+            installed=gpus,
+            healthy=healthy,
+            at_ms=now_ms,
+            seq=next(self._nodes_seq),
+            # Known from the beginning: nobody is kept undecided because nodes are told one by one.
+            first_seen_ms=now_ms - self._terms.settle_ms if known is None else known.first_seen_ms,
+            last_seen_ms=now_ms,
+        )
+        self._apply(Change(nodes=(report,), stirred=(self._cluster,)))
+        nodes = self._books.nodes.values()
+        self._rolling.capacity(sum(each.installed for each in nodes), sum(each.healthy for each in nodes), now_ms)
+        self._wanted = True
+
+    def submitted(self, job: Job, now_ms: Ms) -> None:
+        """A job came in: refuse it, or let it wait."""
+        waiting = Waiting(
+            job=job.job,
+            user=job.user,
+            name=job.tag,
+            budget=job.budget,
+            clusters=(),
+            replicas=job.replicas,
+            gpus_per_replica=job.gpus_per_replica,
+            gpu_model=job.gpu_model,
+            slice_ms=job.slice_ms,
+            stated_runtime_ms=None,
+            max_runtime_ms=job.max_runtime_ms,
+            resumable=job.resumable,
+            priority=job.priority,
+            kind=job.kind,
+            may_run_unallocated=False,
+            submitted_at_ms=now_ms,
+            next_slice_ms=job.slice_ms,
+        )
+        verdict = vetting.vet(waiting, self._books, now_ms, self._terms)
+        if verdict.refusal is not None:
+            self._apply(life.refuse(waiting, verdict.refusal, now_ms))
+            return
+        self._apply(Change(jobs=(explaining.accepted(waiting, verdict.accepted),)))
+        self._wanted = True
+
+    def started(self, attempt: str, now_ms: Ms) -> Ms:
+        """All replicas run."""
+        self._rolling.started(attempt, now_ms)
+        self._apply(life.started(self._books, attempt, now_ms, now_ms))
+        running = self._books.attempts[attempt]
+        assert running.protected_until_ms is not None
+        if running.budget is not None:
+            heapq.heappush(self._expiries, (running.protected_until_ms, attempt))
+        else:
+            self._wanted = True
+        return running.protected_until_ms
+
+    def saves(self, attempt: str, every_ms: Ms, now_ms: Ms) -> None:
+        """The attempt saves its work at this pace."""
+        self._saves[attempt] = every_ms
+
+    def ended(self, attempt: str, end: RunEnd, now_ms: Ms, saved_at_ms: Ms | None) -> None:
+        """No replica runs any more."""
+        assert end != "still_running"
+        self._rolling.ended(attempt, now_ms)
+        said = life.End(outcome=end, at_ms=now_ms, checkpoint_at_ms=saved_at_ms)
+        self._apply(life.ended(self._books, attempt, said, now_ms, self._terms))
+        self._saves.pop(attempt, None)
+        self._wanted = True
+
+    # -------------------------------------------------------------------------------------------------------------------- deciding
+
+    def due_ms(self) -> Ms | None:
+        """The earliest timer."""
+        timers = [self._expiries[0][0]] if self._expiries else []
+        if (timer_ms := self._books.next_timer_ms()) is not None:
+            timers.append(timer_ms)
+        return min(timers, default=None)
+
+    def decide(self, now_ms: Ms) -> Sequence[Action]:
+        """Timers, then a pass if anything changed that it may make use of."""
+        for timer in self._books.due(now_ms):
+            self._ring(timer, now_ms)
+        while self._expiries and self._expiries[0][0] <= now_ms:
+            _at_ms, attempt = heapq.heappop(self._expiries)
+            if attempt in self._books.attempts:
+                self._apply(Change(stirred=(self._cluster,)))
+                self._wanted = True
+        if self._wanted and self._books.tree is not None:
+            self._pass(now_ms)
+        self._books.drain()
+        actions, self._actions = self._actions, []
+        return actions
+
+    def _ring(self, timer: Timer, now_ms: Ms) -> None:
+        _at_ms, kind, about = timer
+        if kind == "runtime":
+            reason = life.overdue(self._books, about, now_ms)
+            if reason is not None:
+                self._apply(life.stop(self._books, about, reason, now_ms))
+        elif kind == "claim":
+            claim = self._books.claims.get(about)
+            if claim is not None and claim.deadline_ms <= now_ms:
+                self._apply(life.claim_timed_out(self._books, claim, now_ms, self._terms))
+                self._wanted = True
+        elif kind == "job" and about in self._books.jobs:
+            self._apply(life.rested(self._books, about, now_ms))
+            self._wanted = True
+
+    def _pass(self, now_ms: Ms) -> None:
+        self._hear_standings(now_ms)
+        if not passing.may_pass(self._books, self._cluster, now_ms):
+            return
+        passed = passing.decide(self._books, self._cluster, now_ms, self._terms, self._new_id)
+        self._apply(passed.change)
+        claims = [fact.claim for fact in passed.change.facts if isinstance(fact, Claimed)]
+        self._wanted = passed.again or bool(claims)
+        if claims:
+            self._answer(claims, now_ms)
+
+    def _new_id(self) -> str:
+        return f"{next(self._numbers):09d}"
+
+    def _hear_standings(self, now_ms: Ms) -> None:
+        """What the ledger says: standings that count every grant so far."""
+        grant_seq = self._books.cluster(self._cluster).grant_seq
+        self._usage_revision += 1
+        for budget, standing in self._rolling.standings(now_ms).items():
+            self._books.put_counted(
+                Counted(
+                    cluster=self._cluster,
+                    budget=budget,
+                    usage_revision=self._usage_revision,
+                    tree_revision=self._revision,
+                    counted_grants=grant_seq,
+                    used_gpu_ms=standing.used,
+                    entitlement_gpu_ms=standing.entitlement,
+                )
+            )
+
+    def _answer(self, claims: Sequence[Claim], now_ms: Ms) -> None:
+        """What the preemptor says to claims, and the orders that follow."""
+        snapshot = self._snapshot(now_ms)
+        for claim in claims:
+            asked = preemptor.Claim(
+                cluster=claim.cluster,
+                claim=claim.claim,
+                job=claim.job,
+                budget=claim.budget,
+                replicas=claim.replicas,
+                gpus_per_replica=claim.gpus_per_replica,
+                gpu_model=claim.gpu_model,
+                slice_ms=claim.slice_ms,
+                hold_gpu_ms=claim.hold_gpu_ms,
+                priority=claim.priority,
+                newest_grant_seq=claim.newest_grant_seq,
+                fence=FENCE,
+                tree_revision=claim.tree_revision,
+                usage_revision=claim.usage_revision,
+                avoid_nodes=claim.avoid,
+            )
+            decision = judge(snapshot, asked, self._policy)
+            if isinstance(decision, preemptor.Infeasible):
+                reason = Reason(decision.code, decision.sentence)
+                self._apply(life.answered(self._books, claim.claim, reason, now_ms, self._terms))
+                continue
+            assert_lawful(decision, now_ms, now_ms)
+            plan = self._new_id()
+            victims = tuple(victim.attempt.attempt for victim in decision.victims)
+            planned = replace(claim, plan=plan, placement=decision.placement, victims=victims)
+            self._apply(life.answered(self._books, claim.claim, planned, now_ms, self._terms))
+            for victim in decision.victims:
+                order = life.Order(
+                    plan=plan,
+                    claimant_job=claim.job,
+                    at_ms=now_ms,
+                    grace_ms=victim.grace_ms,
+                    sentence=victim.sentence,
+                    numbers={},
+                    tree_revision=claim.tree_revision,
+                    usage_revision=claim.usage_revision,
+                )
+                self._apply(life.ordered(self._books, victim.attempt.attempt, order))
+                self._actions.append(Evict(victim.attempt.attempt, victim.grace_ms, claim.job))
+            snapshot = carried_on(snapshot, asked, decision)
+
+    def _snapshot(self, now_ms: Ms) -> preemptor.Snapshot:
+        books, tree = self._books, self._books.tree
+        assert tree is not None
+        promised: dict[str, int] = {}
+        planned: list[tuple[str, int]] = []
+        for claim in books.claims_on(self._cluster):
+            for node, gpus in claim.earmarks().items():
+                promised[node] = promised.get(node, 0) + gpus
+            if claim.plan is not None:
+                planned.append((claim.budget, claim.hold_gpu_ms))
+        standings = {
+            name: Standing(each.used_gpu_ms, each.entitlement_gpu_ms) for name, each in books.counted[self._cluster].items()
+        }
+        held = passing.Standings(books, self._cluster).with_holds(planned)
+        return preemptor.Snapshot(
+            cluster=self._cluster,
+            now_ms=now_ms,
+            nodes=tuple(preemptor.Node(node.node, node.healthy, node.gpu_model, True) for node in books.nodes.values()),
+            attempts=tuple(self._attempt(attempt, now_ms) for attempt in books.attempts.values()),
+            promised=promised,
+            paths=tree.paths,
+            standings=held.now if held is not None else standings,
+            tree_revision=tree.revision,
+            usage_revision=self._usage_revision,
+        )
+
+    def _attempt(self, attempt: Attempt, now_ms: Ms) -> preemptor.Attempt:
+        replicas = sum(part.replicas for part in attempt.placement)
+        saved_ms = self.saved_at_ms(attempt, now_ms)
+        return preemptor.Attempt(
+            attempt=attempt.attempt,
+            job=attempt.job,
+            budget=attempt.budget,
+            held=tuple(attempt.held().items()),
+            replicas=replicas,
+            gpus_per_replica=attempt.gpus_per_replica,
+            priority=attempt.priority,
+            started_at_ms=attempt.started_at_ms,
+            protected_until_ms=attempt.protected_until_ms,
+            saved_at_ms=() if saved_ms is None else (saved_ms,) * replicas,
+            leaving=attempt.plan is not None or attempt.stop is not None,
+        )
+
+    def saved_at_ms(self, attempt: Attempt, now_ms: Ms) -> Ms | None:
+        """The last save that the agent has reported by now."""
+        every_ms = self._saves.get(attempt.attempt)
+        if every_ms is None or attempt.started_at_ms is None:
+            return None
+        saves = (now_ms - attempt.started_at_ms) // every_ms
+        return attempt.started_at_ms + saves * every_ms if saves else None
+
+    def _apply(self, change: Change) -> None:
+        self._books.apply(change)
+        for fact in change.facts:
+            match fact:
+                case Granted():
+                    attempt = fact.attempt
+                    self._rolling.began(attempt.attempt, attempt.budget, attempt.gpus, attempt.slice_ms, attempt.granted_at_ms)
+                    self._actions.append(Grant(attempt.attempt, attempt.job, attempt.budget, attempt.placement, attempt.slice_ms))
+                case StopOrdered():
+                    self._actions.append(Stop(fact.attempt.attempt, self._terms.stop_grace_ms))
+                case Refused():
+                    self._actions.append(Refuse(fact.job, fact.reason.code, fact.reason.sentence))
+                case Ended():
+                    assert fact.job.outcome is not None
+                    self._actions.append(Close(fact.job.job, fact.job.outcome))
+                case _:
+                    pass
+
+    # --------------------------------------------------------------------------------------------------------------------- reading
+
+    def standings(self, now_ms: Ms) -> StandingSample:
+        """How the budgets stand."""
+        read = self._rolling.standings(now_ms)
+        return StandingSample(now_ms, {budget: (each.used, each.entitlement) for budget, each in sorted(read.items())})
+
+    def waiting(self) -> tuple[int, int]:
+        """Jobs and GPUs that wait."""
+        jobs = [job for job in self._books.jobs.values() if job.state == "queued"]
+        return len(jobs), sum(job.gpus for job in jobs)

@@ -1,0 +1,54 @@
+"""The settings of the policy `allmende`: the same knobs as the services have, with the same defaults. All can be overridden by name."""
+
+from msgspec import Struct
+
+from allmende.admission.model.values import Terms
+from allmende.preemptor.model import Policy
+from allmende.proto.order import DEFAULT_MARGIN_PPM
+from allmende.proto.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, Ms, Ppm
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What may be set. Lengths in milliseconds."""
+
+    window_ms: Ms = 7 * DAY_MS
+    """The look-back of standings."""
+    slice_cap_ms: Ms = 8 * HOUR_MS
+    """The longest slice."""
+    margin_ppm: Ppm = DEFAULT_MARGIN_PPM
+    """By how much a claimant's ratio must stay below its victim's."""
+    grace_ms: Ms = 2 * MINUTE_MS
+    """Notice of an allocated attempt."""
+    unallocated_grace_ms: Ms = 10 * SECOND_MS
+    """Notice of an unallocated attempt."""
+    claims_max: int = 64
+    """Open claims."""
+    requeue_backoff_ms: Ms = MINUTE_MS
+    """How long an unallocated job waits after an eviction; doubles each time."""
+    requeue_backoff_max_ms: Ms = 30 * MINUTE_MS
+    """Where that doubling ends."""
+
+    def terms(self) -> Terms:
+        """What admission's rules are given."""
+        return Terms(
+            slice_cap_ms=self.slice_cap_ms,
+            # No node is ever silent here: what fails says so at once.
+            silent_after_ms=1_000 * 366 * DAY_MS,
+            start_timeout_ms=HOUR_MS,
+            answer_wait_ms=0,
+            claim_timeout_ms=self.grace_ms + 30 * SECOND_MS,
+            claims_max=self.claims_max,
+            claim_backoff_ms=SECOND_MS,
+            claim_backoff_max_ms=30 * SECOND_MS,
+            requeue_backoff_ms=self.requeue_backoff_ms,
+            requeue_backoff_max_ms=self.requeue_backoff_max_ms,
+            avoid_ms=5 * MINUTE_MS,
+            start_failures_max=3,
+            settle_ms=5 * SECOND_MS,
+            stop_grace_ms=self.grace_ms,
+            margin_ppm=self.margin_ppm,
+        )
+
+    def preemptor(self) -> Policy:
+        """What the preemptor's rules are given."""
+        return Policy(margin_ppm=self.margin_ppm, grace_ms=self.grace_ms, unallocated_grace_ms=self.unallocated_grace_ms)
