@@ -1,0 +1,1 @@
+"""Tests of the figures: hand-computed histories, and long random ones."""
