@@ -36,8 +36,17 @@ Turn: TypeAlias = tuple[Ms, str]
 """(submitted_at_ms, job): the order inside a group."""
 
 
+# Classes of slices double. The unit makes usual slices (15 m, 30 m, 1 h, 2 h, 4 h, 8 h) the shortest of their classes.
+_SLICE_UNIT_MS: Ms = 15 * MINUTE_MS // 16
+
+
+def slice_class(slice_ms: Ms) -> int:
+    """Class 0 is below a minute or unallocated; each further class begins at twice the slice."""
+    return (slice_ms // _SLICE_UNIT_MS).bit_length()
+
+
 class Kind(NamedTuple):
-    """Waiting jobs of one leaf that fit or fail together. Slices count by classes: class n has those below 2^n minutes."""
+    """Waiting jobs of one leaf that fit or fail together, as their slices are of one class (`slice_class`)."""
 
     shape: Shape
     slice_class: int
@@ -45,7 +54,7 @@ class Kind(NamedTuple):
     @property
     def slice_ms_least(self) -> Ms:
         """No job of the kind has a shorter slice."""
-        return (1 << self.slice_class >> 1) * MINUTE_MS
+        return (1 << self.slice_class >> 1) * _SLICE_UNIT_MS
 
 
 class Group(NamedTuple):
@@ -296,7 +305,7 @@ class Books:
         may, leaf = self.partition(job)
         if not may:
             return
-        kind = Kind(job.shape, (job.next_slice_ms // MINUTE_MS).bit_length() if leaf is not None else 0)
+        kind = Kind(job.shape, slice_class(job.next_slice_ms) if leaf is not None else 0)
         group = Group(kind, job.user, job.priority)
         turn = (job.submitted_at_ms, job.job)
         insort(self.waiting.setdefault(leaf, {}).setdefault(kind, {}).setdefault(group, []), turn)

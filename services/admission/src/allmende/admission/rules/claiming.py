@@ -15,8 +15,10 @@ from allmende.proto.order import may_displace, spared
 from allmende.proto.placement import Room, place
 from allmende.proto.units import LARGEST_AMOUNT, GpuMs, Ms
 
-# Looking at a job costs some 50 us; the next pass looks on. Most looks that fail rule out all jobs of their kind.
+# Looking at a job costs some 50 us; the next pass looks on.
 LOOKS_MAX = 64
+# Jobs of one kind and leaf fit or fail together, but for their exact slices and for those that rest after a claim that failed.
+LOOKS_PER_KIND = 3
 _NEVER = LARGEST_AMOUNT
 
 Size: TypeAlias = tuple[int, int, str | None, tuple[str, ...]]
@@ -72,21 +74,21 @@ class _Pool:
         self.free = {name: free for name, (_model, free, _total) in self.nodes.items()}
         self._waste_ppm = setting.terms.waste_ppm
         self._loose = {name: _loose(attempt, setting) for name, attempt in loose.items()}
-        self._could: dict[Lawful | None, dict[str, int]] = {}
+        self._could: dict[Lawful, dict[str, int]] = {}
 
-    def could(self, lawful: Lawful | None) -> dict[str, int]:
-        """GPUs of each node that are free or may be made free; None: if everybody interruptible left."""
+    def could(self, lawful: Lawful) -> dict[str, int]:
+        """GPUs of each node that are free or may be made free."""
         found = self._could.get(lawful)
         if found is None:
             found = self._could[lawful] = dict(self.free)
             for attempt in self._loose.values():
-                if lawful is None or lawful.covers(attempt, self._waste_ppm):
+                if lawful.covers(attempt, self._waste_ppm):
                     for node, gpus in attempt.held:
                         if node in found:
                             found[node] += gpus
         return found
 
-    def most(self, shape: Shape, lawful: Lawful | None) -> int:
+    def most(self, shape: Shape, lawful: Lawful) -> int:
         """Upper bound of the replicas that fit once these have left."""
         could = self.could(lawful)
         if shape.model is None and not shape.avoid:
@@ -188,9 +190,9 @@ class _Seen:
             if attempt.budget is not None:
                 self._lowest[attempt.budget] = min(attempt.priority, self._lowest.get(attempt.budget, attempt.priority))
         self._pool: _Pool | None = None
-        self._small: dict[Size, bool] = {}
-        self._failed: dict[tuple[str, Size], list[tuple[int, GpuMs]]] = {}
-        self._hopeless: dict[str, bool] = {}
+        self._small: dict[tuple[str, Size], bool] = {}
+        self._looks: dict[tuple[str, Kind], int] = {}
+        self._at_best: dict[str, Lawful | None] = {}
         # Of each claimant's and victim's leaf: the largest hold known to be lawful, the smallest known not to be.
         self._bounds: dict[tuple[str, str], tuple[GpuMs, GpuMs]] = {}
         self._signature = (self.standings.revision, setting.books.cluster(setting.cluster).stirrings)
@@ -208,49 +210,48 @@ class _Seen:
         now = self.standings.now
         for key in [key for key in self._bounds if key[0] == leaf or not now[key[0]].guaranteed]:
             del self._bounds[key]
-        self._hopeless.clear()
+        self._at_best.clear()
         self._small.clear()
+        self._looks.clear()
 
     def skip(self, leaf: str | None, kind: Kind) -> bool:
         shape = kind.shape
         if shape.claim is not None or (shape.clusters and self._setting.cluster not in shape.clusters):
             return True
         assert leaf is not None
-        if leaf not in self._hopeless:
-            # The smallest hold: whoever cannot displace then cannot at all.
-            self._hopeless[leaf] = not (self._unallocated or self._outranks_own(leaf) or self._lawful_leaves(leaf, 1, first=True))
-        if self._hopeless[leaf]:
+        if leaf not in self._at_best:
+            # The smallest hold, the highest priority, the largest worth: whoever cannot displace then cannot at all.
+            leaves = self._lawful_leaves(leaf, 1)
+            anybody = leaves or self._unallocated or self._outranks_own(leaf)
+            highest = self._setting.books.highest_priority(leaf)
+            self._at_best[leaf] = Lawful(leaves, leaf, highest, _NEVER) if anybody else None
+        at_best = self._at_best[leaf]
+        if at_best is None or self._looks.get((leaf, kind), 0) >= LOOKS_PER_KIND:
             return True
-        size = _size(shape)
-        if size not in self._small:
-            self._small[size] = self.pool.most(shape, None) < shape.replicas
-        return self._small[size]
+        key = (leaf, _size(shape))
+        if key not in self._small:
+            self._small[key] = self.pool.most(shape, at_best) < shape.replicas
+        return self._small[key]
 
     def enough_for(self, turn: Next, job: Job) -> Lawful | None:
         """Whom a job may displace, where together with what is free that could make it fit."""
         now_ms = self._setting.now_ms
+        looked = (turn.leaf or "", turn.group.kind)
+        self._looks[looked] = self._looks.get(looked, 0) + 1
         if job.job in self._setting.gone or max(job.not_before_ms, job.claim_after_ms) > now_ms:
             return None
         if job.claims_failed and job.claim_signature == self._signature:
             return None
         assert turn.leaf is not None
-        shape = turn.group.kind.shape
-        hold = job.next_slice_ms * job.gpus
-        failed = self._failed.setdefault((turn.leaf, _size(shape)), [])
-        # Who holds more at no higher priority may displace no more; unless a larger hold is worth a larger loss.
-        if not self._setting.terms.waste_ppm and any(job.priority <= priority and hold >= less for priority, less in failed):
-            return None
+        shape, hold = turn.group.kind.shape, job.next_slice_ms * job.gpus
         lawful = Lawful(self._lawful_leaves(turn.leaf, hold), turn.leaf, job.priority, hold)
-        if self.pool.most(shape, lawful) < shape.replicas:
-            failed.append((job.priority, hold))
-            return None
-        return lawful
+        return lawful if self.pool.most(shape, lawful) >= shape.replicas else None
 
     def _outranks_own(self, leaf: str) -> bool:
         return leaf in self._lowest and self._setting.books.highest_priority(leaf) > self._lowest[leaf]
 
-    def _lawful_leaves(self, leaf: str, hold: GpuMs, *, first: bool = False) -> frozenset[str]:
-        """Leaves whose attempts it may displace; with `first`, one of them is enough."""
+    def _lawful_leaves(self, leaf: str, hold: GpuMs) -> frozenset[str]:
+        """Leaves whose attempts it may displace."""
         guaranteed = self.standings.now[leaf].guaranteed
         found = []
         for victim in self._victims:
@@ -258,8 +259,6 @@ class _Seen:
                 continue
             if self._lawful(leaf, victim, hold):
                 found.append(victim)
-                if first:
-                    break
             elif guaranteed:
                 break
         return frozenset(found)
