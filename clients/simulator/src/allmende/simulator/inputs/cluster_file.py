@@ -48,7 +48,8 @@ def read_cluster(path: Path) -> Read[Cluster]:
     places = Places(text)
     try:
         document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
+        # ValueError: what is no TOML, and whole numbers of more digits than Python reads.
         faults.add(*places.of_error(str(error)), "", "malformed_toml", f"the file is not TOML: {error}")
         return faults.refused()
     cluster = _Reader(places, faults).cluster(document)

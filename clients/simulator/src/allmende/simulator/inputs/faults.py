@@ -12,6 +12,7 @@ T = TypeVar("T")
 NAMED_MOST = 100
 # Somebody else's text is repeated only so far that it can be found again.
 _QUOTED = 60
+_SENTENCE = 1_000
 
 
 class Fault(NamedTuple):
@@ -77,7 +78,9 @@ class Faults:
         """One more fault."""
         self.counts[code] = self.counts.get(code, 0) + 1
         if len(self.named) < NAMED_MOST:
-            self.named.append(Fault(self.file, line, column, name, code, sentence))
+            # A key of somebody else's file may be long, or hold a line end.
+            shown = name if name.isprintable() and len(name) <= _QUOTED else quote(name)
+            self.named.append(Fault(self.file, line, column, shown, code, sentence[:_SENTENCE]))
 
     def take(self, other: "Faults") -> None:
         """The faults of another file too."""

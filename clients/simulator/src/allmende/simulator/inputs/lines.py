@@ -69,6 +69,6 @@ def cells(text: str) -> list[str]:
     if '"' not in text:
         return [cell.strip() for cell in text.split(",")]
     try:
-        return [cell.strip() for cell in next(csv.reader((text,), strict=True))]
+        return [cell.strip() for cell in next(csv.reader((text,), strict=True, skipinitialspace=True))]
     except csv.Error as error:
         raise Cell("", "bad_quotes", f"the quotation marks of the line do not pair: {error}") from None

@@ -14,6 +14,7 @@ from msgspec import Struct
 from allmende.proto.budget import Budget
 from allmende.proto.units import HOUR_MS, Ms, format_duration
 from allmende.proto.user import MAX_GPUS_PER_REPLICA, MAX_REPLICAS
+from allmende.simulator.inputs.cluster_file import NODES_MOST
 from allmende.simulator.inputs.faults import Cell, Faults, Read, quote
 from allmende.simulator.inputs.foreign_names import ForeignNames
 from allmende.simulator.inputs.history import History
@@ -224,6 +225,7 @@ def _cluster(records: list[_Record], spans: list[tuple[Ms, Ms, int]]) -> Cluster
     node_gpus = min(MAX_GPUS_PER_REPLICA, max(on_one_node, default=NODE_GPUS))
     most = peak(spans)
     nodes = max(-(-most // node_gpus), nodes_for((_shape(record, node_gpus) for record in records), node_gpus))
+    nodes = min(nodes, NODES_MOST)
     return cluster_of(ROOT, nodes * node_gpus, node_gpus)
 
 

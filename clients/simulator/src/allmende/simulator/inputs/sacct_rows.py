@@ -60,6 +60,9 @@ AMOUNTS: Mapping[Unit, tuple[str, ...]] = {
 }
 """Where GPUs or CPUs are counted, in the order in which they are believed: what it got before what it asked for."""
 
+# As `allmende.proto.units.GpuCount`: more than any cluster has.
+AMOUNT_MOST = 1_000_000
+
 FATES: Mapping[str, Fate] = {
     "COMPLETED": "finished",
     # Its user or its limit ended it: nobody knows how long it would have worked, so it works as long as it did.
@@ -95,6 +98,7 @@ _SPAN = re.compile(r"(?:(\d{1,5})-)?(?:(\d{1,4}):)?(\d{1,4}):(\d{2})(?:\.\d{1,6}
 _TRES_GPU = re.compile(r"(?:^|,)gres/gpu(:[^=,]*)?=(\d{1,7})(?=,|$)", re.ASCII)
 _TRES_CPU = re.compile(r"(?:^|,)cpu=(\d{1,7})(?=,|$)", re.ASCII)
 _GRES_GPU = re.compile(r"(?:^|,)(?:gres:)?gpu(?::[A-Za-z_][^:,(]*)?(?::(\d{1,7}))?(?:\([^)]*\))?(?=,|$)", re.ASCII)
+_NO_LIMIT = frozenset({"unlimited", "partition_limit", "unknown", "none", "n/a", "invalid"})
 _ABSENT = frozenset({"", "unknown", "none", "n/a", "(null)", "invalid"})
 
 
@@ -164,7 +168,8 @@ def parse_row(row: Sequence[str], fields: Fields, unit: Unit, zone: tzinfo) -> R
     """Read the cells of a row that is no step.
 
     Raises:
-        Cell: `missing_value`, `bad_instant`, `bad_span`, `bad_number`, `unknown_state`, `end_before_start`.
+        Cell: `missing_value`, `bad_id`, `bad_instant`, `bad_span`, `bad_number`, `unknown_state`, `end_before_start`,
+            `out_of_range`.
     """
     job = _must(row, fields, NEEDED[0])
     if len(job) > 100 or not job.isprintable():
@@ -176,6 +181,9 @@ def parse_row(row: Sequence[str], fields: Fields, unit: Unit, zone: tzinfo) -> R
     if submit_ms is None:
         raise Cell("submit", "missing_value", "it is not said when the job was submitted")
     name, elapsed = fields.first(row, NEEDED[6])
+    amount, nodes = _amount(row, fields, unit), _count(row, fields, ("nnodes", "allocnodes"))
+    if amount > AMOUNT_MOST:
+        raise Cell("", "out_of_range", f"the job has {amount} {unit.upper()}s; at most {AMOUNT_MOST:,} are meant")
     return Row(
         job=job,
         user=_must(row, fields, ("user",)),
@@ -184,8 +192,8 @@ def parse_row(row: Sequence[str], fields: Fields, unit: Unit, zone: tzinfo) -> R
         start_ms=start_ms,
         elapsed_ms=_elapsed(name, elapsed),
         fate=_fate(row[fields.place["state"]]),
-        amount=_amount(row, fields, unit),
-        nodes=_count(row, fields, ("nnodes", "allocnodes")),
+        amount=amount,
+        nodes=nodes,
         limit_ms=_limit(row, fields),
     )
 
@@ -241,7 +249,12 @@ def _limit(row: Sequence[str], fields: Fields) -> Ms | None:
     name, text = fields.first(row, ("timelimitraw", "timelimit"))
     if name == "timelimitraw" and text.isascii() and text.isdigit() and len(text) <= 7:
         return int(text) * MINUTE_MS or None
-    return _span(text) or None
+    if not name or text.lower() in _NO_LIMIT:
+        return None
+    span = _span(text) if name == "timelimit" else None
+    if span is None:
+        raise Cell(name, "bad_span", f"{quote(text)} is not a time limit such as 1-06:30:00 or UNLIMITED")
+    return span or None
 
 
 def _fate(text: str) -> Fate:

@@ -24,7 +24,7 @@ class Places:
 
     def __init__(self, text: str) -> None:
         self._found: dict[Trail, tuple[int, int]] = {}
-        self._lines = text.count("\n") + 1
+        self._end = (text.count("\n") + 1, len(text) - text.rfind("\n"))
         lengths: dict[Trail, int] = {}
         table: Trail = ()
         closing: str | None = None
@@ -57,9 +57,9 @@ class Places:
         return next((place for trail, place in self._found.items() if trail[-1] == name), None)
 
     def of_error(self, sentence: str) -> tuple[int, int]:
-        """(line, column) out of a sentence of `tomllib`; the last line where it says the end of the file."""
+        """(line, column) out of a sentence of `tomllib`; the end of the file where it says none."""
         match = _AT.search(sentence)
-        return (int(match[1]), int(match[2])) if match else (self._lines, 1)
+        return (int(match[1]), int(match[2])) if match else self._end
 
 
 def _trail(keys: str) -> Trail:
