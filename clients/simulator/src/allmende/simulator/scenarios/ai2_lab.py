@@ -4,23 +4,19 @@ Chosen before any policy was measured on it. Never tuned to what a policy makes 
 """
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
-from allmende.proto.units import DAY_MS, HOUR_MS, PPM_WHOLE, Ms, Ppm
-from allmende.simulator.model import ORIGIN_MS, Cluster, Failures, Job, NodeSpec, TreeChange, Window
+from allmende.proto.units import DAY_MS, PPM_WHOLE, Ppm
+from allmende.simulator.model import Job, TreeChange, Window
 from allmende.simulator.ports import Scenario
 from allmende.simulator.scenarios import kinds
 from allmende.simulator.scenarios.demand import Burst, Demand, Flow, Lab, Pool
 from allmende.simulator.scenarios.draws import WORKING_DAYS_A_WEEK, hit, mean_ms
 from allmende.simulator.scenarios.people import Plan, Season, Team, drawn_season, teams_of, tree_of
+from allmende.simulator.scenarios.setting import cluster_of, debug_flow, gpus_max_of, load_of, split_pools, window_of
 
 NODES: Final = 128
-LOAD_PPM: Final[Ppm] = 2_500_000
-ALLOCATED_PPM: Final[Ppm] = 800_000
-"""Of the demand; the rest has slice 0."""
-WARM_UP_MS: Final[Ms] = 7 * DAY_MS
-
 PLANS: Final = (
     Plan(
         "language",
@@ -41,38 +37,12 @@ PLANS: Final = (
 )
 """4 programmes, 15 teams of 2 to 18 % of the lab, 150 users."""
 
-# One node in 154 days: 6.5 failures in 1,000 node-days. Repairs: median 3 h, 95 % within two days.
-FAILURES: Final = Failures(mean_between_ms=1_000 * DAY_MS * 10 // 65, repair_median_ms=3 * HOUR_MS, repair_p95_ms=48 * HOUR_MS)
-
-DEBUG_A_DAY: Final = 4.0
-"""Debug jobs of a user on a working day."""
-DEBUG_GPUS_A_USER: Final = 2
-"""GPUs of debug jobs that a team's users have running or waiting at most, on average: who waits for one does not submit three more."""
 SESSIONS_A_DAY: Final = 0.15
 """Sessions of a user on a working day."""
 GANG_PART: Final = 0.4
 """Of an active team's share, what its gangs would use up if none had to wait."""
-GANG_SHARES: Final = 3
-"""A team submits jobs of at most so many times the GPUs of its share: for 8 h that is a seventh of its week."""
 FREE_JOB_PPM: Final[Ppm] = 310_000
 """`ai2-lab-joint`: the loop's jobs that have slice 0; by the sizes and runtimes of all kinds a fifth of submitted GPU-hours."""
-
-
-def cluster_of(nodes: int) -> Cluster:
-    """A cluster of nodes with 8 H100 each."""
-    specs = tuple(NodeSpec(f"node-{number:03d}", kinds.GPUS_A_NODE, "h100") for number in range(1, nodes + 1))
-    return Cluster("lab", specs, FAILURES)
-
-
-def window_of(days: int, warm_up_ms: Ms = WARM_UP_MS) -> Window:
-    """`days` measured days after the warm-up."""
-    from_ms = ORIGIN_MS + warm_up_ms
-    return Window(ORIGIN_MS, from_ms, from_ms + days * DAY_MS)
-
-
-def gpus_max_of(gpus: int) -> Callable[[Team], int]:
-    """The largest job of a team on a cluster of so many GPUs: see `GANG_SHARES`."""
-    return lambda team: GANG_SHARES * team.weight_ppm * gpus // PPM_WHOLE
 
 
 def flows_of(gpus: int) -> tuple[Flow, ...]:
@@ -91,7 +61,7 @@ def flows_of(gpus: int) -> tuple[Flow, ...]:
         return a_week / WORKING_DAYS_A_WEEK
 
     return (
-        Flow("debug", kinds.debug, 0, lambda team: DEBUG_A_DAY * len(team.users), lambda team: DEBUG_GPUS_A_USER * len(team.users)),
+        debug_flow(),
         Flow("session", kinds.session, 0, lambda team: SESSIONS_A_DAY * len(team.users)),
         Flow("gang", kinds.gang, 0, gangs, outstanding_max=gpus_max, gangs=True),
     )
@@ -101,13 +71,10 @@ def _either(chance: random.Random, asked: kinds.Asked) -> Job:
     return kinds.free(chance, asked) if hit(chance, FREE_JOB_PPM) else kinds.training(chance, asked)
 
 
-def pools_of(gpus: int, load_ppm: Ppm, *, joint: bool) -> tuple[Pool, ...]:
-    """What is kept full. `joint`: waiting jobs with slice 0 count in their team's outstanding demand; if not, each kind by itself."""
-    whole = gpus * load_ppm // PPM_WHOLE
-    if joint:
-        return (Pool("loop", whole, {"": _either}),)
-    allocated = whole * ALLOCATED_PPM // PPM_WHOLE
-    return (Pool("loop", allocated, {"": kinds.training}), Pool("free", whole - allocated, {"": kinds.free}))
+def pools_of(gpus: int, load_ppm: Ppm | None, *, joint: bool) -> tuple[Pool, ...]:
+    """What is kept full. `joint`: waiting jobs of slice 0 count in their team's outstanding demand; if not, each kind by itself."""
+    whole = load_of(gpus, load_ppm)
+    return (Pool("loop", whole, {"": _either}),) if joint else split_pools(whole, kinds.training)
 
 
 def lab_scenario(
@@ -130,7 +97,7 @@ def lab_scenario(
         seed=seed,
         teams=teams,
         seasons=drawn | dict(seasons or {}),
-        pools=pools_of(cluster.gpus, load_ppm or LOAD_PPM, joint=joint),
+        pools=pools_of(cluster.gpus, load_ppm, joint=joint),
         flows=flows_of(cluster.gpus),
         window=window,
         gpus_max=gpus_max_of(cluster.gpus),

@@ -5,6 +5,9 @@ from typing import Final, Protocol
 
 from allmende.simulator.ports import Scenario
 from allmende.simulator.scenarios.ai2_lab import ai2_lab, ai2_lab_joint
+from allmende.simulator.scenarios.big_jobs import big_jobs
+from allmende.simulator.scenarios.changes import budget_change, burst_after_quiet, new_project
+from allmende.simulator.scenarios.twins import gamers, squatters
 
 
 class Maker(Protocol):
@@ -17,6 +20,12 @@ class Maker(Protocol):
 _MAKERS: Final[Mapping[str, tuple[str, Maker]]] = {
     "ai2-lab": ("1,024 GPUs, 15 teams, demand of 2.5 x capacity, work of slice 0 kept beside the allocated.", ai2_lab),
     "ai2-lab-joint": ("The same lab; starved work of slice 0 counts in its team's demand.", ai2_lab_joint),
+    "squatters": ("Teams that park idle jobs beside their honest twins in equal sibling leaves.", squatters),
+    "gamers": ("Four ways to game the rules, each beside an honest twin: tiny jobs, huge slices, renewals, splitting.", gamers),
+    "big-jobs": ("Gangs of 64 to 512 GPUs beside small jobs: fragmentation.", big_jobs),
+    "budget-change": ("35 % of the lab move from one programme to another in the middle of the window.", budget_change),
+    "new-project": ("A leaf that did not exist gets 8 % of the lab in the middle of the window.", new_project),
+    "burst-after-quiet": ("A team is quiet for a week, then submits three times its share at once.", burst_after_quiet),
 }
 
 

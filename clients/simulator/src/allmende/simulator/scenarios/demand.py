@@ -1,6 +1,7 @@
 """The source of a scenario's jobs: open streams in working time, and pools that are kept full as jobs end (the closed loop).
 
-The k-th job of a team's stream is the same under every policy; when it comes may differ. Never looks at what runs, only at what ended.
+The k-th job of a team's stream is the same under every policy; when it comes may differ. Never knows what
+runs, only what ended.
 """
 
 import heapq
@@ -40,8 +41,8 @@ class Flow(NamedTuple):
     outstanding_max: Callable[[Team], int] | None = None
     """GPUs of this stream that a team has running or waiting at most; what would exceed it is not submitted. None: no bound."""
     gangs: bool = False
-    """So large that one fills a team's part of the pool: counts for at most half of that part, so that a waiting gang does not keep its
-    team from all else; is announced until the pool has drained to make room for it; and all together fill at most half of the pool."""
+    """So large that one fills a team's part of the pool: counts for at most half of that part, so that a waiting gang does not keep
+    its team from all else; is announced until the pool has drained for it; and all together fill at most half of the pool."""
 
 
 class Burst(NamedTuple):
@@ -212,9 +213,8 @@ class Demand:
         coming = sum(gpus for flow, _place, gpus in self._announced if lab.flows[flow].pool == pool)
         missing = spec.target_gpus - self.outstanding(pool) - coming
         while here and missing > 0:
-            place = min(
-                here, key=lambda place: (self._counted(pool, place, whole) * PPM_WHOLE // lab.teams[place].weight_ppm, place)
-            )
+            # Whoever has least for its weight; ties to the first.
+            place = min(here, key=lambda each: self._counted(pool, each, whole) * PPM_WHOLE // lab.teams[each].weight_ppm)
             team = lab.teams[place]
             recipe = spec.recipes.get(team.leaf) or spec.recipes[""]
             job = self._made(team, spec.stream, recipe, now_ms)
@@ -239,7 +239,7 @@ class Demand:
 
     def _made(self, team: Team, name: str, recipe: Recipe, now_ms: Ms) -> Job:
         turn = self._submitted.get((team.leaf, name), 0)
-        asked = Asked(f"{team.leaf}-{name}-{turn}", now_ms, team.leaf, team.users, self._lab.gpus_max(team))
+        asked = Asked(f"{team.leaf}-{name}-{turn}", now_ms, team.leaf, team.users, self._lab.gpus_max(team), turn)
         return recipe(stream(self._lab.seed, team.leaf, name, turn), asked)
 
     def _take(self, job: Job, team: Team, name: str, held: _Held) -> None:

@@ -17,7 +17,7 @@ Picked = TypeVar("Picked")
 # The 95th percentile of a standard normal distribution.
 _Z95: Final = 1.6448536269514722
 
-# How likely something is begun in each hour of a working day. Shape: Helios, SC'21, section 3.1.1 (low at night, dips at lunch and dinner).
+# How likely something is begun in each hour of a working day. Shape: Helios, SC'21 (low at night, dips at lunch and dinner).
 _HOURS: Final = (1, 1, 1, 1, 1, 1, 1, 2, 4, 8, 9, 9, 6, 8, 9, 9, 9, 8, 5, 4, 4, 4, 3, 2)
 # A day of the weekend against a working day: 52 % in the Philly trace (7,073 against 13,620 submissions a day of the week).
 _WEEKEND_PERCENT: Final = 52

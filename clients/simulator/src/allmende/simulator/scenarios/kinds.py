@@ -14,7 +14,9 @@ from allmende.simulator.scenarios.draws import hit, picked, spread_ms, up_to
 GPUS_A_NODE: Final = 8
 SLICE_CAP_MS: Final = 8 * HOUR_MS
 
-TRAINING_SIZES: Final = ((1, 40), (2, 10), (4, 10), (8, 24), (16, 8), (32, 5), (64, 3))
+Sizes: TypeAlias = tuple[tuple[int, int], ...]
+
+TRAINING_SIZES: Final[Sizes] = ((1, 40), (2, 10), (4, 10), (8, 24), (16, 8), (32, 5), (64, 3))
 FREE_SIZES: Final = ((1, 40), (2, 10), (4, 10), (8, 24), (16, 8), (32, 5))
 DEBUG_SIZES: Final = ((1, 45), (2, 15), (4, 15), (8, 25))
 SESSION_SIZES: Final = ((1, 60), (2, 20), (4, 10), (8, 10))
@@ -53,6 +55,8 @@ class Asked(NamedTuple):
     users: tuple[str, ...]
     gpus_max: int
     """The largest job that its team submits."""
+    turn: int
+    """Its number in its team's stream, from 0."""
 
 
 Recipe: TypeAlias = Callable[[random.Random, Asked], Job]
@@ -68,7 +72,7 @@ def shaped(gpus: int) -> tuple[int, int]:
     return (1, gpus) if gpus <= GPUS_A_NODE else (gpus // GPUS_A_NODE, GPUS_A_NODE)
 
 
-def _size(chance: random.Random, sizes: tuple[tuple[int, int], ...], gpus_max: int) -> int:
+def _size(chance: random.Random, sizes: Sizes, gpus_max: int) -> int:
     gpus = picked(chance, sizes)
     while gpus > gpus_max:
         gpus //= 2
@@ -80,9 +84,9 @@ def saves_ms(chance: random.Random, slice_ms: Ms) -> Ms:
     return chance.randrange(slice_ms // 3, slice_ms + 1) // SECOND_MS * SECOND_MS
 
 
-def training(chance: random.Random, asked: Asked) -> Job:
-    """A batch job of up to 64 GPUs. One in seven of those up to 16 GPUs cannot resume: its slice is as long as it runs, at most 8 h."""
-    gpus = _size(chance, TRAINING_SIZES, asked.gpus_max)
+def training(chance: random.Random, asked: Asked, sizes: Sizes = TRAINING_SIZES) -> Job:
+    """A batch job of up to 64 GPUs. One in seven up to 16 GPUs cannot resume: its slice is as long as it runs, at most 8 h."""
+    gpus = _size(chance, sizes, asked.gpus_max)
     replicas, each = shaped(gpus)
     runtime_ms = spread_ms(chance, *RUNTIMES[gpus], least_ms=20 * MINUTE_MS, most_ms=4 * DAY_MS)
     slice_ms = min(picked(chance, SLICES), max(30 * MINUTE_MS, up_to(runtime_ms, 30 * MINUTE_MS)))
@@ -108,9 +112,9 @@ def training(chance: random.Random, asked: Asked) -> Job:
     )
 
 
-def gang(chance: random.Random, asked: Asked) -> Job:
-    """A job of 128 to 512 GPUs; always resumable, with long slices."""
-    gpus = _size(chance, GANG_SIZES, asked.gpus_max)
+def gang(chance: random.Random, asked: Asked, sizes: Sizes = GANG_SIZES) -> Job:
+    """A job of many whole nodes, 128 to 512 GPUs; always resumable, with long slices."""
+    gpus = _size(chance, sizes, asked.gpus_max)
     slice_ms = picked(chance, GANG_SLICES)
     replicas, each = shaped(gpus)
     return Job(
@@ -152,7 +156,7 @@ def free(chance: random.Random, asked: Asked) -> Job:
 
 
 def debug(chance: random.Random, asked: Asked) -> Job:
-    """At most 8 GPUs and 15 minutes of slice: a try, a test, a short evaluation. Seven in ten cannot resume and are done in a slice."""
+    """At most 8 GPUs, slice at most 15 minutes: a try, a test, a short evaluation. Seven in ten cannot resume: done in one."""
     gpus = _size(chance, DEBUG_SIZES, asked.gpus_max)
     slice_ms = picked(chance, DEBUG_SLICES)
     resumable = hit(chance, 300_000)

@@ -74,7 +74,7 @@ class Season(NamedTuple):
 
 
 def drawn_season(seed: int, leaf: str, window: Window) -> Season:
-    """Active for 8 to 21 days, then quiet for 2 to 7 (a conference, or after a deadline), and so on: quiet for a quarter of the time.
+    """Active for 8 to 21 days, then quiet for 2 to 7 (a conference, or after a deadline), and so on: quiet a quarter of the time.
 
     Lengths are uniform. The first active phase began up to 21 days ago.
     """
