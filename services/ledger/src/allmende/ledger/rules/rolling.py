@@ -260,9 +260,9 @@ class Rolling:
         before = _counts(held)
         held.slice_ms += slice_ms_more
         if held.started_ms is not None:
-            end_ms = held.started_ms + held.slice_ms
-            held.past = held.past and end_ms <= self._now_ms
-            heappush(self._slice_ends, (end_ms, attempt))
+            # If even the longer slice is used up, its end passes again with the next move of time.
+            held.past = False
+            heappush(self._slice_ends, (held.started_ms + held.slice_ms, attempt))
         if held.leaf is not None:
             after = _counts(held)
             self._count(held.leaf, after[0] - before[0], after[1] - before[1])
