@@ -1,7 +1,7 @@
 """What rolling standings cost: microseconds of CPU for a fact and for a reading of all budgets, with 20 and with 1,000 leaves.
 
-Attempts come and go so that about two a leaf are live; capacity changes every hour. The look-back holds a week: figures after 8 days
-and after 40 show that a fact costs the same. A bucket's edge is in the cost of the fact that crosses it.
+Attempts come and go so that about two a leaf are live; capacity changes every hour. The look-back holds a week: figures after 8
+days and after 40 show that a fact costs the same. A bucket's edge is in the cost of the fact that crosses it.
 """
 
 import random

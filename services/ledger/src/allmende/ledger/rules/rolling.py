@@ -67,7 +67,7 @@ class _Held:
 
 
 class _Amounts:
-    """Available GPU-ms of past buckets, equal neighbours together. Buckets older than `keep_ms` are forgotten."""
+    """Available GPU-ms of past buckets, equal neighbours together. Old ones are forgotten."""
 
     def __init__(self) -> None:
         self._starts: list[Ms] = []
