@@ -22,7 +22,7 @@ from allmende.proto.envelope import decode
 from allmende.proto.units import HOUR_MS
 from allmende.proto.user import JobSubmitted, Payload
 from tests.agent.builders import attempt, grant
-from tests.agent.hand import Hand
+from tests.agent.hand import UNREACHABLE, Hand
 from tests.servers import Lab
 
 
@@ -107,6 +107,49 @@ async def test_a_synthetic_cluster_lives_through_an_outage_of_the_bus_and_ends_w
         ran = history.attempts[end.attempt]
         assert end.counters[0].held_ms == ran.ended_at_ms - ran.started_at_ms
     assert {name: ran.by for name, ran in history.attempts.items()} == {attempt(1): "itself", attempt(2): "power_off"}
+
+
+async def restarted(lab: Lab, hand: Hand, number: int, truth: Path) -> AttemptEnded:
+    """Start the cluster anew; the end that it says of an attempt."""
+    async with process(await synthetic(lab, truth), "allmende.agent.synthetic"):
+        await hand.until(lambda: attempt(number) in [each.attempt for each in hand.heard(AttemptEnded)], "the end is said", 15)
+    (end,) = [each for each in hand.heard(AttemptEnded) if each.attempt == attempt(number)]
+    return end
+
+
+@pytest.mark.timeout(90)  # two processes and an outage of the server
+async def test_an_end_that_was_not_said_before_the_cluster_was_killed_is_said_by_the_next_run(lab: Lab) -> None:
+    """So a lab ends that is killed as a whole: its NATS first, and its cluster while it switches itself off."""
+    hand = await hand_of(lab)
+    truth = lab.directory / "truth.jsonl"
+    async with process(await synthetic(lab, truth), "allmende.agent.synthetic") as cluster:
+        await hand.until(lambda: len(hand.heard(NodeReported)) == 3, "all three nodes are reported", 20)
+        hand.payloads[attempt(1)] = Payload(command=Command(HOUR_MS).line())
+        await hand.says(grant(1, placement=(("n0001", 1),)))
+        await hand.until(lambda: len(hand.heard(AttemptStarted)) == 1, "it starts", 20)
+        await lab.kill("nats")
+        cluster.send_signal(signal.SIGTERM)
+        await hand.until(lambda: '"ended"' in truth.read_text(), "it ends, and nobody hears of it", 10)
+        cluster.kill()
+        await cluster.wait()
+    await lab.restart("nats")
+    end = await restarted(lab, hand, 1, truth)
+    assert (end.outcome, end.counters[0].held_ms) == ("node_lost", end.ended_at_ms - end.counters[0].since_ms)
+
+
+@pytest.mark.timeout(90)  # two processes
+async def test_a_grant_that_was_not_answered_before_the_cluster_was_killed_comes_again(lab: Lab) -> None:
+    hand = await hand_of(lab)
+    truth = lab.directory / "truth.jsonl"
+    hand.payloads[attempt(1)] = UNREACHABLE
+    async with process(await synthetic(lab, truth), "allmende.agent.synthetic") as cluster:
+        await hand.says(grant(1, placement=(("n0001", 1),)))
+        await hand.until(lambda: len(hand.asked) > 1, "its payload is asked for", 20)
+        cluster.kill()
+        await cluster.wait()
+    hand.payloads[attempt(1)] = Payload(command=Command(HOUR_MS).line())
+    async with process(await synthetic(lab, truth), "allmende.agent.synthetic"):
+        await hand.until(lambda: hand.heard(AttemptStarted), "it starts, and not only after the ack wait", 12)
 
 
 async def test_the_workload_submits_as_its_people_and_wants_more_when_something_ends(lab: Lab) -> None:

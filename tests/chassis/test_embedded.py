@@ -4,6 +4,7 @@ import asyncio
 import importlib.util
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -54,7 +55,7 @@ def test_no_server_is_left_when_we_are_killed_and_the_data_can_be_used_again(tmp
     assert runs(int(postgres_pid))
     parent.kill()
     parent.wait()
-    gone_within(15, lambda: not runs(int(nats_pid)) and not runs(int(postgres_pid)) and not Path(socket).exists())
+    soon(15, lambda: not runs(int(nats_pid)) and not runs(int(postgres_pid)) and not Path(socket).exists())
 
     async def again() -> None:
         nats = await start_nats(tmp_path / "nats", [], server_name="orphan")
@@ -65,11 +66,11 @@ def test_no_server_is_left_when_we_are_killed_and_the_data_can_be_used_again(tmp
     asyncio.run(again())
 
 
-def gone_within(wait_s: float, gone: Callable[[], bool]) -> None:
+def soon(wait_s: float, fact: Callable[[], bool]) -> None:
     """Look until it is so."""
     until = real_seconds() + wait_s
-    while not gone():
-        assert real_seconds() < until, "something is left"
+    while not fact():
+        assert real_seconds() < until, f"not in {wait_s:g} s"
         time.sleep(0.02)
 
 
@@ -114,6 +115,35 @@ async def test_postgres_keeps_its_data_through_kill_9(tmp_path: Path) -> None:
         await again.close()
     finally:
         await server.stop()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
+async def test_postgres_starts_once_the_last_process_of_a_killed_one_has_left(tmp_path: Path) -> None:
+    server = await start_postgres(tmp_path / "postgres", settings={"fsync": "off"})
+    late = child(server.pid, "checkpointer")
+    os.kill(late, signal.SIGSTOP)
+    try:
+        await server.kill()
+        starting = asyncio.ensure_future(server.start())
+        log = tmp_path / "postgres" / "postgres.log"
+        await asyncio.to_thread(soon, 15, lambda: "is still in use" in log.read_text())
+        assert not starting.done()
+    finally:
+        os.kill(late, signal.SIGCONT)
+    await starting
+    await server.stop()
+
+
+def child(parent: int, word: str) -> int:
+    """The process id of a process's child that has a word in its command line."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            of = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            if of == parent and word in (entry / "cmdline").read_text():
+                return int(entry.name)
+        except OSError:
+            continue
+    raise AssertionError(f"no child of {parent} is a {word}")
 
 
 async def test_postgres_on_a_port_of_loopback_wants_the_password(tmp_path: Path) -> None:

@@ -78,13 +78,23 @@ class Terminal:
                     found.append(f"{entry.name} {command.replace(bytes(1), b' ').decode()}")
         return found
 
+    @property
+    def truth(self) -> str:
+        """The log of the synthetic cluster."""
+        return (self.folder / "truth.jsonl").read_text()
+
+    def kill(self, word: str) -> None:
+        """SIGKILL for those processes of this lab whose command line has a word."""
+        for line in self.processes():
+            if word in line:
+                try:
+                    os.kill(int(line.split()[0]), signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+
     def kill_all(self) -> None:
         """SIGKILL for everything of this lab at once."""
-        for line in self.processes():
-            try:
-                os.kill(int(line.split()[0]), signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        self.kill("")
         if self.process is not None:
             self.process.wait(PATIENCE_S)
         self.wait_for(lambda: not self.processes(), "the killed are gone")

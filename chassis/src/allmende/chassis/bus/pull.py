@@ -87,6 +87,8 @@ class PullSubscription:
         self._buffer: deque[NatsDelivery] = deque()
         self._arrived = asyncio.Event()
         self._inbox: str | None = None
+        self._rewound = False
+        """False: what was delivered may have been so to a connection or a process that is gone."""
         self._open = 0
         """How many messages the open request may still bring; 0: no request is open."""
         self._number = 0
@@ -165,22 +167,28 @@ class PullSubscription:
         self._fail(Misconfigured(f"these credentials may not pull from consumer {self.durable!r} of stream {self.stream!r}"))
 
     def lost(self) -> None:
-        """The connection is gone, and the request with it. What is buffered stays: its handling is as good as ever."""
+        """The connection is gone, and the request with it. What is buffered stays: its handling is as good as ever.
+
+        What was on its way is not: it comes again after a rewind, once the connection is back.
+        """
         self._open = 0
+        self._rewound = False
         self._arrived.set()
 
     async def _bind(self) -> None:
         inbox = self._client.new_inbox()
         await self._client.subscribe(f"{inbox}.*", cb=self._heard)
         self._inbox = inbox
-        await self._rewind()
 
     async def _rewind(self) -> None:
-        """What a former process took and never acknowledged comes again now, in order, and not only after the consumer's ack wait.
+        """What was taken and never acknowledged comes again now, in order, and not only after the consumer's ack wait.
 
-        ADR-60, nats-server 2.14: without a body the reset keeps the acknowledgements and forgets the deliveries. An older server
-        knows no such request and waits; a repeat is harmless either way.
+        At the start (a former process may have been killed) and after each loss of the connection. ADR-60, nats-server 2.14:
+        without a body the reset keeps the acknowledgements and forgets the deliveries. An older server knows no such request and
+        waits. Another replica's messages come again as well; whoever handles them second finds them in the inbox.
         """
+        # Before the question: a connection that is lost meanwhile asks for another rewind.
+        self._rewound = True
         answer = await self._calls.send(f"$JS.API.CONSUMER.RESET.{self.stream}.{self.durable}", b"")
         await asyncio.wait([answer], timeout=ACK_TIMEOUT_S)
         if not answer.done():
@@ -188,16 +196,18 @@ class PullSubscription:
 
     async def _keep_open(self, most: int) -> None:
         now = real_seconds()
-        if self._open > 0 and now < self._ends_at and now - self._heard_at < SILENCE_S:
+        if self._rewound and self._open > 0 and now < self._ends_at and now - self._heard_at < SILENCE_S:
             return
         if not self._connected():
             if self._buffer:
                 return
             await asyncio.sleep(NOBODY_WAIT_S)
             raise Transient("no connection to NATS")
+        if not self._rewound:
+            await self._rewind()
         self._number += 1
         self._open = most * REQUEST_FACTOR
-        self._heard_at = now
+        now = self._heard_at = real_seconds()
         # The server may run a little late; its own word about the end (status 408) comes first.
         self._ends_at = now + EXPIRES_S + HEARTBEAT_S
         body = b'{"batch":%d,"expires":%d,"idle_heartbeat":%d}' % (self._open, EXPIRES_S * 1e9, HEARTBEAT_S * 1e9)
@@ -226,6 +236,8 @@ class PullSubscription:
                 # The consumer is gone, moves or cannot serve: asking again at once would be answered the same at once.
                 await asyncio.sleep(NOBODY_WAIT_S)
             if status == NO_RESPONDERS:
+                # Nobody heard the rewind either: JetStream is starting, or the consumer is being loaded.
+                self._rewound = False
                 self._fail(Transient(f"nobody serves consumer {self.durable!r} of stream {self.stream!r} now"))
             self._arrived.set()
 

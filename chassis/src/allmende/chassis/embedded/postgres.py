@@ -25,6 +25,9 @@ OLDEST_MAJOR = 15
 START_S = 30.0
 SUPERUSER = "postgres"
 _POLL_S = 0.01
+# What it says while the processes of one that was killed still leave: a checkpoint under way may take them some seconds.
+_LEAVING = ("is still in use", 'lock file "postmaster.pid" already exists')
+_LEAVING_WAIT_S = 0.1
 # A random port may be taken between our look and the server's start.
 _PORT_TRIES = 5
 # PostgreSQL refuses to run as root; the first of these that exists runs it then.
@@ -134,15 +137,19 @@ class PostgresServer:
         """
         assert not self.running, "already started"
         await asyncio.to_thread(self._prepare)
-        wanted = self.port
-        for attempt in range(_PORT_TRIES):
+        wanted, ports, until = self.port, 0, real_seconds() + START_S
+        while True:
             if wanted == 0:
                 self.port = _free_port()
             try:
                 await self._start_once()
                 return
-            except Misconfigured:
-                if wanted != 0 or attempt == _PORT_TRIES - 1:
+            except Misconfigured as error:
+                if any(words in str(error) for words in _LEAVING) and real_seconds() < until:
+                    await asyncio.sleep(_LEAVING_WAIT_S)
+                    continue
+                ports += 1
+                if wanted != 0 or ports == _PORT_TRIES:
                     raise
 
     async def _start_once(self) -> None:

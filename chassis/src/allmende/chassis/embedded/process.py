@@ -29,6 +29,7 @@ class Guarded:
     ) -> None:
         self.log = log
         with log.open("ab") as output:
+            self._from = output.tell()
             # -I -S: nothing of our environment or packages is read, so it starts in a few milliseconds.
             self._guard = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(_GUARD), stop_signal, str(remove or "-"), user or "-", *command],
@@ -51,8 +52,9 @@ class Guarded:
         return self._guard.poll() is None
 
     def last_words(self) -> str:
-        """The end of its log, for an error message."""
-        lines = self.log.read_text(errors="replace").strip().splitlines() if self.log.exists() else []
+        """The end of what it has said, for an error message; not what an earlier one has said into the same log."""
+        said = self.log.read_bytes()[self._from :] if self.log.exists() else b""
+        lines = said.decode(errors="replace").strip().splitlines()
         return " | ".join(lines[-5:]) or "it said nothing"
 
     def stop(self) -> int:

@@ -7,15 +7,17 @@ import asyncio
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from allmende.agent.sdk.attempts import Action, Attempts, Fetch, Say, Signal, Start, Wake
+from allmende.agent.sdk.attempts import Action, Attempts, Fetch, Keep, Say, Signal, Start, Wake, say_again
 from allmende.agent.sdk.backend import Backend, CannotStart, Exit, Launch, NodeState
+from allmende.agent.sdk.journal import Journal
 from allmende.agent.sdk.publisher import Publisher
 from allmende.chassis import rpc
 from allmende.chassis.clock import real_seconds
 from allmende.chassis.errors import Transient
 from allmende.chassis.log import get_logger
-from allmende.chassis.ports import Bus, Clock, Delivery, Ids
+from allmende.chassis.ports import Bus, Clock, Delivery, Ids, Subscription
 from allmende.proto.admission import AttemptStopOrdered, JobGranted, PayloadQuery
+from allmende.proto.agent import AttemptStarted
 from allmende.proto.envelope import Envelope, Refusal, decode
 from allmende.proto.ledger import UsageConfirmed
 from allmende.proto.message import Message, MessageRefused
@@ -52,9 +54,23 @@ class _Origin(NamedTuple):
 
 
 class Agent:
-    """One agent. `run` lives until cancelled; `settle` waits for the ledger before a clean end."""
+    """One agent. `run` lives until cancelled; `settle` waits for the ledger before a clean end.
 
-    def __init__(self, *, cluster: str, bus: Bus, clock: Clock, ids: Ids, backend: Backend, pace: Pace | None = None) -> None:
+    `journal` keeps the ends for the next agent of the cluster, should this one be killed. Without one they die with it, and so do
+    the GPUs for those who wait.
+    """
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        bus: Bus,
+        clock: Clock,
+        ids: Ids,
+        backend: Backend,
+        pace: Pace | None = None,
+        journal: Journal | None = None,
+    ) -> None:
         self._cluster = cluster
         self._bus, self._clock, self._backend = bus, clock, backend
         self._pace = pace or Pace()
@@ -65,6 +81,12 @@ class Agent:
         self._fetches = asyncio.Semaphore(FETCHES_AT_ONCE)
         self._confirmed = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
+        self._orders: Subscription | None = None
+        # Grants that are not answered yet, by attempt. Acknowledged only then: killed before, the next agent gets them again.
+        self._unanswered: dict[str, Delivery] = {}
+        self._journal = journal
+        if journal is not None:
+            self._do(self._attempts.left_behind(journal.unconfirmed))
 
     @property
     def unconfirmed(self) -> int:
@@ -122,28 +144,37 @@ class Agent:
 
     async def _take_orders(self) -> None:
         consumer = consumer_of_agent(self._cluster)
-        subscription = self._bus.subscribe(consumer.stream, consumer.durable)
+        self._orders = self._bus.subscribe(consumer.stream, consumer.durable)
         while True:
             try:
-                deliveries = await subscription.pull(PULL_MOST, PULL_WAIT_S)
+                deliveries = await self._orders.pull(PULL_MOST, PULL_WAIT_S)
             except Transient as error:
                 _log.warning("no orders come", why=str(error))
                 await asyncio.sleep(PAUSE_S)
                 continue
-            for delivery in deliveries:
-                self._hear(delivery)
-            if deliveries:
-                self._spawn(subscription.ack(deliveries))
+            done = [delivery for delivery in deliveries if self._hear(delivery)]
+            if done:
+                self._spawn(self._orders.ack(done))
 
-    def _hear(self, delivery: Delivery) -> None:
+    def _hear(self, delivery: Delivery) -> bool:
+        """Obey an order; False for a grant that is acknowledged when it is answered."""
         try:
             envelope = decode(delivery.data)
             check(delivery.subject, envelope)
         except Refusal as refusal:
             # Only services can publish there. What they say and we cannot read is theirs to mend, and must not stop the rest.
             _log.error("an order cannot be read", subject=delivery.subject, code=refusal.problem.code, why=str(refusal))
-            return
+            return True
         self._obey(envelope)
+        if isinstance(envelope.body, JobGranted) and self._attempts.is_starting(envelope.body.attempt):
+            self._unanswered[envelope.body.attempt] = delivery
+            return False
+        return True
+
+    def _answered(self, attempt: str) -> None:
+        delivery = self._unanswered.pop(attempt, None)
+        if delivery is not None and self._orders is not None and self._group is not None:
+            self._spawn(self._orders.ack([delivery]))
 
     def _obey(self, envelope: Envelope[Message]) -> None:
         now_ms = self._clock.now_ms()
@@ -160,6 +191,8 @@ class Agent:
                 self._do(self._attempts.stopped(body, now_ms), body.attempt)
             case UsageConfirmed():
                 self._attempts.confirmed(body.attempts)
+                if self._journal is not None:
+                    self._journal.confirmed(body.attempts)
                 for attempt in body.attempts:
                     self._origins.pop(attempt, None)
                 self._confirmed.set()
@@ -174,7 +207,13 @@ class Agent:
         origin = self._origins.get(attempt) if attempt else None
         for action in actions:
             match action:
+                case Keep():
+                    if self._journal is not None:
+                        self._journal.keep(action.ending)
+                    self._answered(action.ending.body.attempt)
                 case Say():
+                    if isinstance(action.body, AttemptStarted):
+                        self._answered(action.body.attempt)
                     self._publisher.say(
                         action.body,
                         action.occurred_at_ms,
@@ -251,7 +290,5 @@ class Agent:
             endings = self._attempts.unconfirmed
             for ending in endings:
                 if ending.body.attempt in before:
-                    actions = [Say(tick, tick.at_ms, f"end/{ending.body.attempt}/{at}") for at, tick in enumerate(ending.ticks)]
-                    again = Say(ending.body, ending.body.ended_at_ms, f"end/{ending.body.attempt}")
-                    self._do([*actions, again], ending.body.attempt)
+                    self._do(say_again(ending), ending.body.attempt)
             before = {ending.body.attempt for ending in endings}

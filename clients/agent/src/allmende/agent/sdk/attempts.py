@@ -31,6 +31,13 @@ from allmende.proto.user import Payload
 ENDS_REMEMBERED = 200_000
 
 
+class Ending(NamedTuple):
+    """An end that the ledger has not confirmed: said again until it has. `ticks` carry the finals that did not fit into `body`."""
+
+    body: AttemptEnded
+    ticks: tuple[UsageTick, ...] = ()
+
+
 class Say(NamedTuple):
     """Publish this."""
 
@@ -38,6 +45,12 @@ class Say(NamedTuple):
     occurred_at_ms: Ms
     replaces: str | None = None
     """A tick says this of its node: an older one that still waits for the bus need not be sent, because counters are cumulative."""
+
+
+class Keep(NamedTuple):
+    """Keep this end until it is confirmed, before anything of it is said."""
+
+    ending: Ending
 
 
 class Fetch(NamedTuple):
@@ -66,7 +79,7 @@ class Wake(NamedTuple):
     at_ms: Ms
 
 
-Action: TypeAlias = Say | Fetch | Start | Signal | Wake
+Action: TypeAlias = Say | Keep | Fetch | Start | Signal | Wake
 Phase = Literal["fetching", "starting", "running"]
 
 
@@ -103,11 +116,28 @@ class _Attempt:
         self.exit: Exit | None = None
 
 
-class Ending(NamedTuple):
-    """An end that the ledger has not confirmed: said again until it has. `ticks` carry the finals that did not fit into `body`."""
+def lost_with_agent(cluster: str, attempt: str, job: str, ended_at_ms: Ms, detail: str) -> Ending:
+    """The end of an attempt of an earlier agent that runs no longer.
 
-    body: AttemptEnded
-    ticks: tuple[UsageTick, ...]
+    No counters: nobody observed it since that agent's last tick, and what nobody observed is not charged.
+    """
+    return Ending(
+        AttemptEnded(
+            cluster=cluster,
+            attempt=attempt,
+            job=job,
+            ended_at_ms=ended_at_ms,
+            outcome="node_lost",
+            detail=detail[:1_000],
+        )
+    )
+
+
+def say_again(ending: Ending) -> list[Action]:
+    """Say an end that was kept. Its newest copy takes the place of one that still waits for the bus."""
+    body = ending.body
+    ticks = [Say(tick, tick.at_ms, f"end/{body.attempt}/{number}") for number, tick in enumerate(ending.ticks)]
+    return [*ticks, Say(body, body.ended_at_ms, f"end/{body.attempt}")]
 
 
 class Attempts:
@@ -128,6 +158,11 @@ class Attempts:
     def open(self) -> tuple[str, ...]:
         """Attempts that were granted and have not ended."""
         return tuple(self._open)
+
+    def is_starting(self, attempt: str) -> bool:
+        """True from its grant until it runs, or is said never to have started."""
+        at = self._open.get(attempt)
+        return at is not None and at.phase != "running"
 
     @property
     def unconfirmed(self) -> tuple[Ending, ...]:
@@ -280,6 +315,15 @@ class Attempts:
             return []
         return self._end_without_counters(attempt, job, now_ms, "node_lost", detail)
 
+    def left_behind(self, endings: Iterable[Ending]) -> list[Action]:
+        """Ends that an earlier agent of the cluster kept, and that were not confirmed to it: said at once, as it would have."""
+        actions: list[Action] = []
+        for ending in endings:
+            self._remember(ending.body.attempt)
+            self._unconfirmed[ending.body.attempt] = ending
+            actions += say_again(ending)
+        return actions
+
     def confirmed(self, attempts: Iterable[str]) -> None:
         """The ledger has the ends of these attempts in its books: they need not be said again."""
         for attempt in attempts:
@@ -350,8 +394,8 @@ class Attempts:
             nodes=tuple(FreedGpus(node=node, gpus=count) for node, count in freed.items()),
         )
         self._forget(at)
-        self._unconfirmed[body.attempt] = Ending(body, ticks)
-        return [*(Say(tick, ended_at_ms) for tick in ticks), Say(body, ended_at_ms), Say(gpus, ended_at_ms)]
+        ending = self._unconfirmed[body.attempt] = Ending(body, ticks)
+        return [Keep(ending), *(Say(tick, ended_at_ms) for tick in ticks), Say(body, ended_at_ms), Say(gpus, ended_at_ms)]
 
     def _never_started(self, at: _Attempt, now_ms: Ms, detail: str) -> list[Action]:
         self._forget(at)
@@ -378,8 +422,8 @@ class Attempts:
             detail=detail[:1_000],
         )
         self._remember(attempt)
-        self._unconfirmed[attempt] = Ending(body, ())
-        return [Say(body, now_ms)]
+        ending = self._unconfirmed[attempt] = Ending(body)
+        return [Keep(ending), Say(body, now_ms)]
 
     def _remember(self, attempt: str) -> None:
         self._ended[attempt] = None

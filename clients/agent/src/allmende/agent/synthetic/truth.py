@@ -5,7 +5,7 @@ It is never written from what is reported to anybody, so that the books can be h
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -92,18 +92,33 @@ def from_lines(lines: Iterable[bytes]) -> Iterator[AnyRecord]:
     return read(_decoder, lines, "truth")
 
 
-def still_running(path: Path) -> tuple[Started, ...]:
-    """The attempts that a log leaves running: its cluster was killed, not switched off. None when there is no log yet."""
+class Left(NamedTuple):
+    """What an earlier run left: attempts that still ran, because it was killed and not switched off; and the ends of that run."""
+
+    running: tuple[Started, ...] = ()
+    ended: tuple[Ended, ...] = ()
+
+
+def left_by(path: Path) -> Left:
+    """Read what the last run left. Nothing when there is no log yet."""
     if not path.exists():
-        return ()
+        return Left()
     running: dict[str, Started] = {}
+    ended: list[Ended] = []
     with path.open("rb") as lines:
         for record in from_lines(lines):
-            if isinstance(record, Started):
-                running[record.attempt] = record
-            elif isinstance(record, Ended):
-                running.pop(record.attempt, None)
-    return tuple(running.values())
+            match record:
+                case Opened():
+                    # What ended in a run before that one was that one's to settle.
+                    ended.clear()
+                case Started():
+                    running[record.attempt] = record
+                case Ended():
+                    running.pop(record.attempt, None)
+                    ended.append(record)
+                case _:
+                    pass
+    return Left(tuple(running.values()), tuple(ended))
 
 
 def lost(started: Started, at_ms: Ms) -> Ended:
