@@ -31,7 +31,7 @@ def render(figures: Figures, console: Console, cost: Cost | None = None, notes: 
     if figures.large_never_started:
         console.print(_never_started(figures))
     if cost is not None:
-        console.print(Text(_cost(cost, figures.looks), style="dim"))
+        console.print(Text(words.cost(cost, figures.looks), style="dim"))
 
 
 def render_comparison(comparison: Comparison, console: Console) -> None:
@@ -99,14 +99,6 @@ def _never_started(figures: Figures) -> Table:
     for each in listed[:NEVER_STARTED_MAX]:
         _add(table, each.job, each.budget, str(each.gpus), words.duration(each.waited_s), words.ratio(each.ratio), each.why)
     return table
-
-
-def _cost(cost: Cost, looks: int) -> str:
-    per_event = "" if cost.ms_per_event is None else f", {cost.ms_per_event:.3f} ms each"
-    return (
-        f"The run took {words.duration(cost.runtime_s)} and {cost.peak_mib:,.0f} MiB "
-        f"for {cost.events:,} job events{per_event}; the queue was passed {looks:,} times."
-    )
 
 
 def _side_by_side(title: str, runs: Sequence[str], rows: Sequence[Row], *, waits: bool = False) -> Table:

@@ -6,7 +6,7 @@ Names come from files of others: `plain` takes out what a terminal would obey. N
 from typing import NamedTuple
 
 from allmende.proto.units import DAY_MS, SECOND_MS, Ms, format_duration
-from allmende.simulator.figures.model import Figures, Team, Waits
+from allmende.simulator.figures.model import Cost, Figures, Team, Waits
 from allmende.simulator.figures.waits import TITLES
 
 DASH = "-"
@@ -165,3 +165,12 @@ def by_share(figures: Figures) -> list[Team]:
 def share(team: Team) -> str:
     """The effective share in percent, or `unset`."""
     return "unset" if team.effective_share_ppm is None else f"{team.effective_share_ppm / 10_000:.4g} %"
+
+
+def cost(cost: Cost, looks: int) -> str:
+    """What the run cost, in a sentence."""
+    per_event = "" if cost.ms_per_event is None else f", {cost.ms_per_event:.3f} ms each"
+    return (
+        f"The run took {duration(cost.runtime_s)} and {cost.peak_mib:,.0f} MiB "
+        f"for {cost.events:,} job events{per_event}; the queue was passed {looks:,} times."
+    )
