@@ -14,7 +14,7 @@ from allmende.admission.model.books import Books
 from allmende.admission.model.values import Attempt, Job, Node
 from allmende.admission.rules import life
 from allmende.admission.rules.passing import Passed, may_pass
-from allmende.admission.rules.rooms import Rooms
+from allmende.admission.rules.rooms import Rooms, Wish
 from allmende.proto.placement import NodeReplicas
 from allmende.proto.units import HOUR_MS, SECOND_MS
 from tests.admission.builders import CLUSTER, NOW, TERMS, an_id, attempt, counting, granted_jobs, job, lab, node, run_pass, tree
@@ -79,11 +79,11 @@ def assert_sound(books: Books) -> None:
 
 def assert_conserving(books: Books, now_ms: int) -> None:
     """Nobody who may start now fits into what is free and not earmarked."""
-    rooms = Rooms(books, CLUSTER, now_ms, TERMS.silent_after_ms)
+    rooms = Rooms(books, CLUSTER, now_ms, TERMS)
     for kinds in books.waiting.values():
         for kind, groups in kinds.items():
             if any(books.jobs[name].not_before_ms <= now_ms for line in groups.values() for _submitted, name in line):
-                assert rooms.place(kind.shape, 0) is None, "a GPU stands idle beside a job that fits"
+                assert rooms.place(kind.shape, 0, Wish("", 0)) is None, "a GPU stands idle beside a job that fits"
 
 
 @settings(max_examples=150, deadline=None)

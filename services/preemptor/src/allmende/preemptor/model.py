@@ -22,6 +22,10 @@ class Policy(NamedTuple):
     grace_ms: Ms = 2 * MINUTE_MS
     unallocated_grace_ms: Ms = 10 * SECOND_MS
     search_steps: int = 200_000
+    waste_ppm: Ppm = 0
+    """An eviction may lose at most this part of what the claimant's slice gives (`proto.order.spared`); 0: any."""
+    loss_first: bool = False
+    """Among equally many GPUs, least lost work before most over-served leaf. Both are lawful victims by the margin."""
 
 
 class Node(NamedTuple):
@@ -61,6 +65,13 @@ class Attempt(NamedTuple):
         """Contract §1: unallocated, or past `protected_until`. An allocated attempt whose start is not confirmed is neither."""
         return self.budget is None or (self.protected_until_ms is not None and self.protected_until_ms <= now_ms)
 
+    @property
+    def courtesy_gpu_ms(self) -> GpuMs:
+        """Its slice x GPUs: who has saved nothing for longer than that is spared no more (`proto.order.spared`)."""
+        if self.started_at_ms is None or self.protected_until_ms is None:
+            return 0
+        return (self.protected_until_ms - self.started_at_ms) * self.replicas * self.gpus_per_replica
+
     def lost_gpu_ms(self, now_ms: Ms) -> GpuMs:
         """GPU-time since the last saved checkpoint, replica by replica; one that never saved loses all since the start."""
         if self.started_at_ms is None:
@@ -89,6 +100,8 @@ class Claim(NamedTuple):
     tree_revision: int
     usage_revision: int
     avoid_nodes: tuple[str, ...] = ()
+    reserved_nodes: tuple[str, ...] = ()
+    """Set when a reservation has come due: room is made there and nowhere else, by whoever is past his slice (contract §5)."""
 
 
 class Snapshot(NamedTuple):

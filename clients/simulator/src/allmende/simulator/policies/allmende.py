@@ -4,24 +4,25 @@ What messages carry between the services is handed over at once: the rules see w
 """
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import count
 
 from msgspec.structs import replace
 
 from allmende.admission.model.books import Books, Timer
-from allmende.admission.model.facts import Change, Claimed, Ended, Granted, Protected, Refused, StopOrdered
-from allmende.admission.model.values import Attempt, Claim, Counted, Node, Reason, Tree
+from allmende.admission.model.facts import Change, Claimed, Ended, Granted, Refused, StopOrdered
+from allmende.admission.model.values import Attempt, Claim, Counted, Node, Reason, Reserved, Saves
 from allmende.admission.model.values import Job as Waiting
 from allmende.admission.rules import explaining, life, passing, trees, vetting
+from allmende.admission.rules.standings import Standings
 from allmende.ledger.rules.rolling import Rolling
 from allmende.preemptor import model as preemptor
+from allmende.preemptor.rules import gather
 from allmende.preemptor.rules.judge import assert_lawful, carried_on, judge
-from allmende.proto.standing import Standing
 from allmende.proto.units import Ms
 from allmende.simulator.model import Cluster, Job, RunEnd, StandingSample, TreeChange
 from allmende.simulator.policies.settings import Settings
-from allmende.simulator.ports import Action, Close, Evict, Grant, Refuse, Stop
+from allmende.simulator.ports import Action, Close, Evict, Grant, Promised, Refuse, Stop
 
 # Who is not a batch of the bus has no fence: there is one writer, and it never changes.
 FENCE = 1
@@ -45,8 +46,9 @@ class Allmende:
         self._wanted = False
         self._actions: list[Action] = []
         self._expiries: list[tuple[Ms, str]] = []
-        self._saves: dict[str, Ms] = {}
-        self._counted: dict[str, Standing] = {}
+        self._paces: dict[str, Ms] = {}
+        self._leaving: list[tuple[Ms, str, str]] = []
+        self._promised: dict[str, Reserved] = {}
 
     # ------------------------------------------------------------------------------------------------------- what is taken note of
 
@@ -56,7 +58,6 @@ class Allmende:
         budgets = {each.budget: each for each in change.budgets}
         self._books.put_tree(trees.made(self._revision, budgets))
         self._rolling.tree(budgets, self._revision, change.at_ms)
-        self._counted.clear()
         self._wanted = True
 
     def node(self, node: str, gpus: int, healthy: int, gpu_model: str | None, now_ms: Ms) -> None:
@@ -121,7 +122,7 @@ class Allmende:
 
     def saves(self, attempt: str, every_ms: Ms, now_ms: Ms) -> None:
         """The attempt saves its work at this pace."""
-        self._saves[attempt] = every_ms
+        self._paces[attempt] = every_ms
 
     def ended(self, attempt: str, end: RunEnd, now_ms: Ms, saved_at_ms: Ms | None) -> None:
         """No replica runs any more."""
@@ -129,14 +130,14 @@ class Allmende:
         self._rolling.ended(attempt, now_ms)
         said = life.End(outcome=end, at_ms=now_ms, checkpoint_at_ms=saved_at_ms)
         self._apply(life.ended(self._books, attempt, said, now_ms, self._terms))
-        self._saves.pop(attempt, None)
+        self._paces.pop(attempt, None)
         self._wanted = True
 
     # -------------------------------------------------------------------------------------------------------------------- deciding
 
     def due_ms(self) -> Ms | None:
         """The earliest timer."""
-        timers = [self._expiries[0][0]] if self._expiries else []
+        timers = [heap[0][0] for heap in (self._expiries, self._leaving) if heap]
         if (timer_ms := self._books.next_timer_ms()) is not None:
             timers.append(timer_ms)
         return min(timers, default=None)
@@ -150,6 +151,9 @@ class Allmende:
             if attempt in self._books.attempts:
                 self._apply(Change(stirred=(self._cluster,)))
                 self._wanted = True
+        while self._leaving and self._leaving[0][0] <= now_ms:
+            _at_ms, job, attempt = heapq.heappop(self._leaving)
+            self._leave_gathered(job, attempt, now_ms)
         if self._wanted and self._books.tree is not None:
             self._pass(now_ms)
         self._books.drain()
@@ -167,6 +171,8 @@ class Allmende:
             if claim is not None and claim.deadline_ms <= now_ms:
                 self._apply(life.claim_timed_out(self._books, claim, now_ms, self._terms))
                 self._wanted = True
+        elif kind == "reserved":
+            self._wanted = True
         elif kind == "job" and about in self._books.jobs:
             self._apply(life.rested(self._books, about, now_ms))
             self._wanted = True
@@ -175,12 +181,54 @@ class Allmende:
         self._hear_standings(now_ms)
         if not passing.may_pass(self._books, self._cluster, now_ms):
             return
+        self._books.loosen(now_ms)
+        self._hear_saves(now_ms)
         passed = passing.decide(self._books, self._cluster, now_ms, self._terms, self._new_id)
         self._apply(passed.change)
+        self._promise(now_ms)
         claims = [fact.claim for fact in passed.change.facts if isinstance(fact, Claimed)]
         self._wanted = passed.again or bool(claims)
         if claims:
             self._answer(claims, now_ms)
+
+    def _hear_saves(self, now_ms: Ms) -> None:
+        """What ticks say of those who may be told to leave, or whose next save decides when nodes can be gathered."""
+        if self._settings.waste_ppm or self._settings.reservations_max:
+            for attempt in self._books.attempts.values():
+                saved_ms = self.saved_at_ms(attempt, now_ms)
+                if saved_ms is not None:
+                    self._books.saves[attempt.attempt] = Saves(saved_ms, self._paces[attempt.attempt])
+
+    def _promise(self, now_ms: Ms) -> None:
+        """Make new reservations known: to those who wait, and to the preemptor, who lets attempts go after their saves."""
+        reservations = self._books.reserved[self._cluster]
+        for job in [job for job in self._promised if job not in reservations]:
+            del self._promised[job]
+        for job, reserved in reservations.items():
+            if self._promised.get(job) == reserved:
+                continue
+            moved = job in self._promised
+            self._promised[job] = reserved
+            self._actions.append(Promised(job, reserved.by_ms, moved))
+            for part in reserved.placement:
+                for name in self._books.on_node.get((self._cluster, part.node), {}):
+                    self._plan_leaving(job, name, reserved)
+
+    def _plan_leaving(self, job: str, name: str, reserved: Reserved) -> None:
+        attempt = self._books.attempts[name]
+        # Unallocated work stays until its GPUs are needed: it leaves at once.
+        if attempt.budget is not None:
+            until_ms = attempt.protected_until_ms or attempt.granted_at_ms + attempt.slice_ms
+            started_ms, pace_ms = attempt.started_at_ms, self._paces.get(name)
+            at_ms = gather.leaves_at_ms(until_ms, started_ms, pace_ms, reserved.order_ms)
+            heapq.heappush(self._leaving, (at_ms, job, name))
+
+    def _leave_gathered(self, job: str, name: str, now_ms: Ms) -> None:
+        attempt, reserved = self._books.attempts.get(name), self._books.reserved[self._cluster].get(job)
+        if attempt is None or reserved is None or not attempt.interruptible(now_ms) or now_ms >= reserved.order_ms:
+            return
+        if any(part.node in attempt.held() for part in reserved.placement):
+            self._order(attempt, job, self._new_id(), self._settings.grace_ms, "its nodes are gathered", now_ms)
 
     def _new_id(self) -> str:
         return f"{next(self._numbers):09d}"
@@ -222,6 +270,7 @@ class Allmende:
                 tree_revision=claim.tree_revision,
                 usage_revision=claim.usage_revision,
                 avoid_nodes=claim.avoid,
+                reserved_nodes=tuple(part.node for part in claim.reserved),
             )
             decision = judge(snapshot, asked, self._policy)
             if isinstance(decision, preemptor.Infeasible):
@@ -234,19 +283,22 @@ class Allmende:
             planned = replace(claim, plan=plan, placement=decision.placement, victims=victims)
             self._apply(life.answered(self._books, claim.claim, planned, now_ms, self._terms))
             for victim in decision.victims:
-                order = life.Order(
-                    plan=plan,
-                    claimant_job=claim.job,
-                    at_ms=now_ms,
-                    grace_ms=victim.grace_ms,
-                    sentence=victim.sentence,
-                    numbers={},
-                    tree_revision=claim.tree_revision,
-                    usage_revision=claim.usage_revision,
-                )
-                self._apply(life.ordered(self._books, victim.attempt.attempt, order))
-                self._actions.append(Evict(victim.attempt.attempt, victim.grace_ms, claim.job))
+                self._order(self._books.attempts[victim.attempt.attempt], claim.job, plan, victim.grace_ms, victim.sentence, now_ms)
             snapshot = carried_on(snapshot, asked, decision)
+
+    def _order(self, attempt: Attempt, claimant: str, plan: str, grace_ms: Ms, sentence: str, now_ms: Ms) -> None:
+        order = life.Order(
+            plan=plan,
+            claimant_job=claimant,
+            at_ms=now_ms,
+            grace_ms=grace_ms,
+            sentence=sentence,
+            numbers={},
+            tree_revision=self._revision,
+            usage_revision=self._usage_revision,
+        )
+        self._apply(life.ordered(self._books, attempt.attempt, order))
+        self._actions.append(Evict(attempt.attempt, grace_ms, claimant))
 
     def _snapshot(self, now_ms: Ms) -> preemptor.Snapshot:
         books, tree = self._books, self._books.tree
@@ -258,10 +310,6 @@ class Allmende:
                 promised[node] = promised.get(node, 0) + gpus
             if claim.plan is not None:
                 planned.append((claim.budget, claim.hold_gpu_ms))
-        standings = {
-            name: Standing(each.used_gpu_ms, each.entitlement_gpu_ms) for name, each in books.counted[self._cluster].items()
-        }
-        held = passing.Standings(books, self._cluster).with_holds(planned)
         return preemptor.Snapshot(
             cluster=self._cluster,
             now_ms=now_ms,
@@ -269,7 +317,7 @@ class Allmende:
             attempts=tuple(self._attempt(attempt, now_ms) for attempt in books.attempts.values()),
             promised=promised,
             paths=tree.paths,
-            standings=held.now if held is not None else standings,
+            standings=Standings(books, self._cluster).with_holds(planned).now,
             tree_revision=tree.revision,
             usage_revision=self._usage_revision,
         )
@@ -293,7 +341,7 @@ class Allmende:
 
     def saved_at_ms(self, attempt: Attempt, now_ms: Ms) -> Ms | None:
         """The last save that the agent has reported by now."""
-        every_ms = self._saves.get(attempt.attempt)
+        every_ms = self._paces.get(attempt.attempt)
         if every_ms is None or attempt.started_at_ms is None:
             return None
         saves = (now_ms - attempt.started_at_ms) // every_ms

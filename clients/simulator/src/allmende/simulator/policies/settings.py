@@ -27,6 +27,20 @@ class Settings(Struct, frozen=True, kw_only=True):
     """How long an unallocated job waits after an eviction; doubles each time."""
     requeue_backoff_max_ms: Ms = 30 * MINUTE_MS
     """Where that doubling ends."""
+    waste_ppm: Ppm = 100_000
+    """An eviction may lose at most this part of what the claimant's slice gives; 0: any."""
+    loss_first: bool = True
+    """Among lawful victims, least lost work before most over-served leaf."""
+    reservations_max: int = 4
+    """Jobs that nodes are gathered for at the same time."""
+    reserved_ppm: Ppm = 500_000
+    """The part of the nodes that may be gathered at the same time."""
+    gang_gpus: int = 16
+    """Nodes are gathered for jobs of so many GPUs and more."""
+    quick_nodes: int = 3
+    """Nodes kept for unallocated work and for short slices."""
+    quick_slice_ms: Ms = 15 * MINUTE_MS
+    """What a short slice is."""
 
     def terms(self) -> Terms:
         """What admission's rules are given."""
@@ -34,7 +48,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             slice_cap_ms=self.slice_cap_ms,
             # No node is ever silent here: what fails says so at once.
             silent_after_ms=1_000 * 366 * DAY_MS,
-            start_timeout_ms=HOUR_MS,
+            start_timeout_ms=30 * SECOND_MS,
             answer_wait_ms=0,
             claim_timeout_ms=self.grace_ms + 30 * SECOND_MS,
             claims_max=self.claims_max,
@@ -47,8 +61,21 @@ class Settings(Struct, frozen=True, kw_only=True):
             settle_ms=5 * SECOND_MS,
             stop_grace_ms=self.grace_ms,
             margin_ppm=self.margin_ppm,
+            waste_ppm=self.waste_ppm,
+            reservations_max=self.reservations_max,
+            reserved_ppm=self.reserved_ppm,
+            gang_gpus=self.gang_gpus,
+            notice_ms=self.grace_ms + 30 * SECOND_MS,
+            quick_nodes=self.quick_nodes,
+            quick_slice_ms=self.quick_slice_ms,
         )
 
     def preemptor(self) -> Policy:
         """What the preemptor's rules are given."""
-        return Policy(margin_ppm=self.margin_ppm, grace_ms=self.grace_ms, unallocated_grace_ms=self.unallocated_grace_ms)
+        return Policy(
+            margin_ppm=self.margin_ppm,
+            grace_ms=self.grace_ms,
+            unallocated_grace_ms=self.unallocated_grace_ms,
+            waste_ppm=self.waste_ppm,
+            loss_first=self.loss_first,
+        )

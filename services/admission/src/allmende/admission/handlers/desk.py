@@ -177,6 +177,8 @@ class Desk:
                 self.want(books.jobs[about].clusters or books.cluster_names())
         elif kind == "claims":
             self.want((about,))
+        elif kind == "reserved" and about in books.jobs:
+            self.want(books.jobs[about].clusters or books.cluster_names())
         elif kind == "settle":
             self.judge_again()
 

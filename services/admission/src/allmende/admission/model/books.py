@@ -25,12 +25,14 @@ from allmende.admission.model.values import (
     KnownRevision,
     Node,
     NodeKey,
+    Reserved,
+    Saves,
     Shape,
     Tree,
 )
 from allmende.proto.units import LARGEST_AMOUNT, MINUTE_MS, Ms
 
-TimerKind: TypeAlias = Literal["start", "runtime", "answer", "claim", "claims", "job", "settle"]
+TimerKind: TypeAlias = Literal["start", "runtime", "answer", "claim", "claims", "job", "settle", "reserved"]
 Timer: TypeAlias = tuple[Ms, TimerKind, str]
 Turn: TypeAlias = tuple[Ms, str]
 """(submitted_at_ms, job): the order inside a group."""
@@ -108,8 +110,10 @@ class Books:
         """Interruptible attempts of each cluster, by leaf; see `loosen`."""
         self.unallocated_gpus: dict[str, int] = defaultdict(int)
         """GPUs held unallocated, by user."""
-        self.saved: dict[str, Ms] = {}
+        self.saves: dict[str, Saves] = {}
         """When each live attempt saved its work last, as its agents have said. Kept in memory: the next tick says it again."""
+        self.reserved: dict[str, dict[str, Reserved]] = defaultdict(dict)
+        """The reservations of each cluster, by job."""
         self.seen: dict[NodeKey, Ms] = {}
         """Signs of life that are newer than what is stored of the node: a row for every tick would be too many."""
         self.timers: list[Timer] = []
@@ -292,6 +296,12 @@ class Books:
 
     def _put_job(self, job: Job) -> None:
         self._leave_line(job.job)
+        old = self.jobs.get(job.job)
+        if old is not None and old.reserved is not None:
+            del self.reserved[old.reserved.cluster][job.job]
+        if job.reserved is not None:
+            self.reserved[job.reserved.cluster][job.job] = job.reserved
+            heapq.heappush(self.timers, (job.reserved.order_ms, "reserved", job.job))
         if job.state == "ended":
             self.jobs.pop(job.job, None)
             self._ended[job.job] = job
@@ -342,7 +352,7 @@ class Books:
             if attempt.budget is None:
                 self.unallocated_gpus[attempt.user] += gpus
         if attempt.state == "ended":
-            self.saved.pop(attempt.attempt, None)
+            self.saves.pop(attempt.attempt, None)
             return
         self.attempts[attempt.attempt] = attempt
         if attempt.state == "starting":

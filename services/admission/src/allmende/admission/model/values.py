@@ -35,6 +35,30 @@ class Shape(NamedTuple):
     """The job's own claim: GPUs earmarked for it count as free for it alone."""
 
 
+class Reserved(NamedTuple):
+    """Nodes that are gathered for a job, and the promise that goes with them (contract §5)."""
+
+    cluster: str
+    placement: tuple[NodeReplicas, ...]
+    order_ms: Ms
+    """When whoever is left there is told to leave. Until then others may use the GPUs if they are unallocated or their slice ends by
+    then."""
+    by_ms: Ms
+    """The promise: the job starts no later. `order_ms` and the longest notice."""
+    made_at_ms: Ms
+
+    def gpus(self, gpus_per_replica: int) -> dict[str, int]:
+        """GPUs reserved on each node."""
+        return {part.node: part.replicas * gpus_per_replica for part in self.placement}
+
+
+class Saves(NamedTuple):
+    """When an attempt saved its work last, and after how long it did so again; None: it has saved once."""
+
+    at_ms: Ms
+    every_ms: Ms | None
+
+
 class Job(Struct, frozen=True, kw_only=True):
     """One job and where it is in its life. `next_slice_ms` is the slice of its next attempt: it grows with bad luck (§7)."""
 
@@ -78,6 +102,8 @@ class Job(Struct, frozen=True, kw_only=True):
     """No new claim before this instant: the last one was infeasible or timed out."""
     claim_signature: tuple[int, int] = (0, 0)
     """What the last failed claim was judged on: (usage revision, stirrings of the cluster)."""
+    reserved: Reserved | None = None
+    """The reservation while it waits. Kept in memory only: services make none before their store and messages know of them."""
     first_started_at_ms: Ms | None = None
     ended_at_ms: Ms | None = None
 
@@ -187,6 +213,8 @@ class Claim(Struct, frozen=True, kw_only=True):
     stirrings: int
     avoid: tuple[str, ...] = ()
     """Nodes that did not start the job: it would not be placed there, so nobody may be evicted there for it."""
+    reserved: tuple[NodeReplicas, ...] = ()
+    """Set where a reservation has come due: everybody past his slice on these nodes may be displaced, and nobody elsewhere."""
     plan: str | None = None
     placement: tuple[NodeReplicas, ...] = ()
     victims: tuple[str, ...] = ()
@@ -295,3 +323,14 @@ class Terms(Struct, frozen=True, kw_only=True):
     margin_ppm: int
     waste_ppm: int = 0
     """An eviction may lose at most this part of what the claimant's slice gives; 0: any (`proto.order.spared`)."""
+    reservations_max: int = 0
+    """Jobs that nodes are gathered for at the same time, one a leaf; 0: none."""
+    reserved_ppm: int = 500_000
+    """The part of a cluster's nodes that reservations may cover together."""
+    gang_gpus: int = 16
+    """Nodes are gathered for jobs of so many GPUs and more; smaller ones find a hole, or a claim makes one."""
+    notice_ms: Ms = 0
+    """The longest notice of whoever must leave, and what messages take: between a reservation's `order_ms` and its promise."""
+    quick_nodes: int = 0
+    """Nodes kept for unallocated work and for slices of at most `quick_slice_ms`, so that a short test need not wait."""
+    quick_slice_ms: Ms = 0

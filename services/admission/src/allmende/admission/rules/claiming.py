@@ -3,16 +3,17 @@
 Pure. Never names a victim and never decides that room can be made: only the preemptor does.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from allmende.admission.model.books import Books, Kind
 from allmende.admission.model.values import Attempt, Claim, Job, Shape, Terms
 from allmende.admission.rules.line import AllocatedLine, Next
+from allmende.admission.rules.reserving import due
 from allmende.admission.rules.rooms import Rooms
 from allmende.admission.rules.standings import Standings
 from allmende.proto.order import may_displace, spared
-from allmende.proto.placement import Room, place
+from allmende.proto.placement import NodeReplicas, Room, place
 from allmende.proto.units import LARGEST_AMOUNT, GpuMs, Ms
 
 # Looking at a job costs some 50 us; the next pass looks on.
@@ -133,7 +134,8 @@ class _Pool:
 def _loose(attempt: Attempt, setting: Setting) -> _Loose:
     books, now_ms = setting.books, setting.now_ms
     started_ms = attempt.started_at_ms if attempt.started_at_ms is not None else now_ms
-    since_ms = now_ms - max(started_ms, books.saved.get(attempt.attempt, started_ms))
+    saves = books.saves.get(attempt.attempt)
+    since_ms = now_ms - max(started_ms, saves.at_ms if saves is not None else started_ms)
     gpus = attempt.gpus
     return _Loose(attempt.budget, attempt.priority, tuple(attempt.held().items()), since_ms * gpus, attempt.slice_ms * gpus)
 
@@ -141,11 +143,17 @@ def _loose(attempt: Attempt, setting: Setting) -> _Loose:
 def raise_claims(setting: Setting, new_id: Callable[[], str]) -> list[Claim]:
     """The claims to raise now, in the order of the queue; their holds count for those behind them."""
     space = setting.terms.claims_max - len(setting.still_open)
-    seen = _Seen(setting)
-    if space <= 0 or not seen.anybody:
+    if space <= 0:
         return []
+    raised = [
+        _claim(setting, job.budget, job, new_id(), job.reserved.placement)
+        for job in due(setting.books, setting.cluster, setting.now_ms)
+        if job.job not in setting.gone and job.budget is not None and job.reserved is not None
+    ]
+    seen = _Seen(setting, raised)
+    if not seen.anybody:
+        return raised
     line = AllocatedLine(setting.books.waiting, seen.standings)
-    raised: list[Claim] = []
     for _look in range(LOOKS_MAX):
         turn = line.next(seen.skip)
         if turn is None or len(raised) >= space:
@@ -155,7 +163,8 @@ def raise_claims(setting: Setting, new_id: Callable[[], str]) -> list[Claim]:
         if enough is None:
             line.passed(turn)
             continue
-        claim = _claim(setting, turn, job, new_id())
+        assert turn.leaf is not None
+        claim = _claim(setting, turn.leaf, job, new_id())
         raised.append(claim)
         seen.pool.promise(turn.group.kind.shape, enough)
         seen.standings.hold(claim.budget, claim.hold_gpu_ms)
@@ -167,8 +176,9 @@ def raise_claims(setting: Setting, new_id: Callable[[], str]) -> list[Claim]:
 class _Seen:
     """What has been found hopeless in this pass, so that it is not looked at again."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, raised: Sequence[Claim]) -> None:
         self._setting = setting
+        self._gone = setting.gone | {claim.job for claim in raised}
         self.standings = setting.standings.with_holds((claim.budget, claim.hold_gpu_ms) for claim in setting.still_open)
         promised = {attempt for claim in setting.still_open for attempt in claim.victims}
         self._loose = {
@@ -238,7 +248,7 @@ class _Seen:
         now_ms = self._setting.now_ms
         looked = (turn.leaf or "", turn.group.kind)
         self._looks[looked] = self._looks.get(looked, 0) + 1
-        if job.job in self._setting.gone or max(job.not_before_ms, job.claim_after_ms) > now_ms:
+        if job.job in self._gone or max(job.not_before_ms, job.claim_after_ms) > now_ms:
             return None
         if job.claims_failed and job.claim_signature == self._signature:
             return None
@@ -278,8 +288,7 @@ def _size(shape: Shape) -> Size:
     return shape.replicas, shape.gpus, shape.model, shape.avoid
 
 
-def _claim(setting: Setting, turn: Next, job: Job, name: str) -> Claim:
-    assert turn.leaf is not None
+def _claim(setting: Setting, leaf: str, job: Job, name: str, reserved: tuple[NodeReplicas, ...] = ()) -> Claim:
     assert setting.books.tree is not None
     now_ms, terms = setting.now_ms, setting.terms
     return Claim(
@@ -287,7 +296,7 @@ def _claim(setting: Setting, turn: Next, job: Job, name: str) -> Claim:
         cluster=setting.cluster,
         job=job.job,
         user=job.user,
-        budget=turn.leaf,
+        budget=leaf,
         replicas=job.replicas,
         gpus_per_replica=job.gpus_per_replica,
         gpu_model=job.gpu_model,
@@ -301,4 +310,5 @@ def _claim(setting: Setting, turn: Next, job: Job, name: str) -> Claim:
         usage_revision=setting.standings.revision,
         stirrings=setting.books.cluster(setting.cluster).stirrings,
         avoid=job.avoid,
+        reserved=reserved,
     )

@@ -143,7 +143,7 @@ def _why_ended(outcome: JobOutcome, end: End) -> str:
 
 def finish(job: Job, outcome: JobOutcome, at_ms: Ms, why: str, exit_code: int | None = None) -> Change:
     """Nothing more will happen to the job."""
-    done = replace(job, state="ended", outcome=outcome, ended_at_ms=at_ms, claim=None)
+    done = replace(job, state="ended", outcome=outcome, ended_at_ms=at_ms, claim=None, reserved=None)
     decided = Decided(job=job.job, at_ms=at_ms, kind="ended", sentence=why, numbers={"attempts": job.attempts})
     return Change(jobs=(done,), facts=(Ended(done, exit_code),), decisions=(decided,))
 
@@ -196,7 +196,7 @@ def _some(nodes: tuple[str, ...]) -> str:
 
 def refuse(job: Job, reason: Reason, now_ms: Ms) -> Change:
     """The job can never run as it was submitted."""
-    refused = replace(job, state="ended", outcome="refused", ended_at_ms=now_ms, claim=None)
+    refused = replace(job, state="ended", outcome="refused", ended_at_ms=now_ms, claim=None, reserved=None)
     decided = Decided(job=job.job, at_ms=now_ms, kind="refused", sentence=f"{reason.code}: {reason.sentence}")
     return Change(jobs=(refused,), facts=(Refused(job.user, job.job, reason),), decisions=(decided,))
 

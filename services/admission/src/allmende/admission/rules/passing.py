@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from allmende.admission.model.books import Books, Kind
 from allmende.admission.model.facts import Change, Claimed, Fact, Granted, Withdrawn, together
 from allmende.admission.model.values import Attempt, Claim, Decided, Job, Shape, Terms
+from allmende.admission.rules import reserving
 from allmende.admission.rules.claiming import Setting, raise_claims
-from allmende.admission.rules.line import AllocatedLine, Next, UnallocatedLine
-from allmende.admission.rules.rooms import Rooms
+from allmende.admission.rules.line import AllocatedLine, UnallocatedLine
+from allmende.admission.rules.rooms import Rooms, Wish
 from allmende.admission.rules.standings import Standings
 from allmende.proto.placement import NodeReplicas
 from allmende.proto.units import Ms
@@ -63,10 +64,14 @@ def may_pass(books: Books, cluster: str, now_ms: Ms) -> bool:
 def decide(books: Books, cluster: str, now_ms: Ms, terms: Terms, new_id: Callable[[], str], *, may_claim: bool = True) -> Passed:
     """Try everybody in order, once; then raise claims for those left over, if `may_claim`. `may_pass` must hold."""
     course = _Course(books, cluster, now_ms, terms, new_id)
+    course.gathered()
     course.allocated()
     course.unallocated()
+    course.reservations()
     if may_claim:
-        course.changes.append(_raised(books, course.claims(), now_ms))
+        # A job may have got its reservation in this very pass.
+        changed = {job.job: job for change in course.changes for job in change.jobs}
+        course.changes.append(_raised({**books.jobs, **changed} if changed else books.jobs, course.claims(), now_ms))
     return Passed(together(course.changes), Outlook(cluster, now_ms, course.standings, course.missed), course.again)
 
 
@@ -78,30 +83,44 @@ class _Course:
         self.books, self.cluster, self.now_ms, self.terms, self.new_id = books, cluster, now_ms, terms, new_id
         self.tree_revision = books.tree.revision
         self.standings = Standings(books, cluster)
-        self.rooms = Rooms(books, cluster, now_ms, terms.silent_after_ms)
+        self.rooms = Rooms(books, cluster, now_ms, terms)
         books.loosen(now_ms)
         self.missed: dict[Shape, int] = {}
+        # The shortest slice of each shape that found no place; 0: none does.
+        self._missed_from_ms: dict[Shape, Ms] = {}
         self.grant_seq = books.cluster(cluster).grant_seq
         self.changes: list[Change] = []
         self.granted: set[str] = set()
         self.started_claims: set[str] = set()
         self.again = False
 
+    def gathered(self) -> None:
+        """Jobs whose nodes are gathered and free: nobody else could use these now, or it would be his turn as well."""
+        for name in list(self.books.reserved[self.cluster]):
+            job = self.books.jobs[name]
+            if job.reserved is not None and self.rooms.place_exactly(job.shape, job.reserved.placement):
+                _may, leaf = self.books.partition(job)
+                if leaf is not None and self.standings.knows(leaf):
+                    self._grant(leaf, job, job.reserved.placement, job.next_slice_ms, ())
+                    self._hold(leaf, job)
+
     def allocated(self) -> None:
         """Partition 1. A hold counts at once, so the order is taken anew after each grant."""
         line = AllocatedLine(self.books.waiting, self.standings)
         while (turn := line.next(self._skip)) is not None:
             job = self.books.jobs[turn.job]
-            if job.not_before_ms > self.now_ms:
+            missed_from_ms = self._missed_from_ms.get(turn.group.kind.shape)
+            hopeless = missed_from_ms is not None and job.next_slice_ms >= missed_from_ms
+            if hopeless or job.not_before_ms > self.now_ms or job.job in self.granted:
                 line.passed(turn)
                 continue
             placement = self._place(job, job.next_slice_ms)
             if placement is None:
-                self._miss(turn.group.kind.shape)
+                self._miss(turn.group.kind.shape, job.next_slice_ms)
                 continue
             assert turn.leaf is not None
-            self._grant(turn, job, placement, job.next_slice_ms, line.ahead())
-            self.standings.hold(turn.leaf, job.next_slice_ms * job.gpus)
+            self._grant(turn.leaf, job, placement, job.next_slice_ms, line.ahead())
+            self._hold(turn.leaf, job)
             line.served(turn)
 
     def unallocated(self) -> None:
@@ -114,10 +133,25 @@ class _Course:
                 continue
             placement = self._place(job, 0)
             if placement is None:
-                self._miss(turn.group.kind.shape)
+                self._miss(turn.group.kind.shape, 0)
                 continue
-            self._grant(turn, job, placement, 0, ())
+            self._grant(None, job, placement, 0, ())
             line.served(turn)
+
+    def reservations(self) -> None:
+        """Nodes gathered for large jobs of leaves that are owed time."""
+        setting = reserving.Setting(
+            books=self.books,
+            cluster=self.cluster,
+            now_ms=self.now_ms,
+            terms=self.terms,
+            standings=self.standings,
+            taken=frozenset(self.granted),
+            silent=self.rooms.silent,
+        )
+        self.changes.extend(reserving.mend(setting))
+        if self.terms.reservations_max:
+            self.changes.extend(reserving.reserve(setting))
 
     def claims(self) -> list[Claim]:
         """Room that the preemptor shall make for those who are left."""
@@ -137,30 +171,43 @@ class _Course:
 
     def _skip(self, _leaf: str | None, kind: Kind) -> bool:
         shape = kind.shape
-        if shape in self.missed or (shape.clusters and self.cluster not in shape.clusters):
+        if shape.clusters and self.cluster not in shape.clusters:
             return True
+        missed_from_ms = self._missed_from_ms.get(shape)
+        if missed_from_ms is not None:
+            return kind.slice_ms_least >= missed_from_ms
         if shape.claim is None and self.rooms.most(shape) < shape.replicas:
-            self._miss(shape)
+            self._miss(shape, 0)
             return True
         return False
 
-    def _miss(self, shape: Shape) -> None:
-        self.missed[shape] = self.rooms.most(shape)
+    def _miss(self, shape: Shape, slice_ms: Ms) -> None:
+        fit = self.rooms.most(shape)
+        self.missed[shape] = fit
+        # Where room is kept for shorter slices, only longer ones fail with this one.
+        shorter_may_fit = self.rooms.chosen and fit >= shape.replicas
+        self._missed_from_ms[shape] = slice_ms if shorter_may_fit else 0
 
     def _place(self, job: Job, slice_ms: Ms) -> tuple[NodeReplicas, ...] | None:
         claim = self.books.claims.get(job.claim) if job.claim is not None else None
         if claim is not None and claim.cluster == self.cluster and self.rooms.place_exactly(job.shape, claim.placement):
             return claim.placement
-        return self.rooms.place(job.shape, self.now_ms + slice_ms if slice_ms else 0)
+        return self.rooms.place(job.shape, self.now_ms + slice_ms if slice_ms else 0, Wish(job.job, slice_ms))
 
-    def _grant(self, turn: Next, job: Job, placement: tuple[NodeReplicas, ...], slice_ms: Ms, ahead: tuple[str, ...]) -> None:
+    def _hold(self, leaf: str, job: Job) -> None:
+        amount = job.next_slice_ms * job.gpus
+        if job.reserved is not None and job.reserved.cluster == self.cluster:
+            self.standings.unhold(leaf, amount)
+        self.standings.hold(leaf, amount)
+
+    def _grant(self, leaf: str | None, job: Job, placement: tuple[NodeReplicas, ...], slice_ms: Ms, ahead: tuple[str, ...]) -> None:
         self.grant_seq += 1
         attempt = Attempt(
             attempt=self.new_id(),
             job=job.job,
             user=job.user,
             cluster=self.cluster,
-            budget=turn.leaf,
+            budget=leaf,
             placement=placement,
             gpus_per_replica=job.gpus_per_replica,
             slice_ms=slice_ms,
@@ -172,14 +219,21 @@ class _Course:
             claim=job.claim,
         )
         granted = replace(
-            job, state="starting", attempt=attempt.attempt, attempts=job.attempts + 1, claim=None, claims_failed=0, claim_after_ms=0
+            job,
+            state="starting",
+            attempt=attempt.attempt,
+            attempts=job.attempts + 1,
+            claim=None,
+            claims_failed=0,
+            claim_after_ms=0,
+            reserved=None,
         )
         facts: list[Fact] = [Granted(granted, attempt, self.tree_revision, self.standings.revision)]
         ended = self._claim_started(job)
         facts.extend(Withdrawn(claim, "started" if claim.ended == "started" else "elsewhere") for claim in ended)
         self.rooms.take(placement, job.gpus_per_replica, self.now_ms + slice_ms if slice_ms else 0)
         self.granted.add(job.job)
-        decided = self._decided(turn, job, attempt, ahead)
+        decided = self._decided(leaf, job, attempt, ahead)
         self.changes.append(Change(jobs=(granted,), attempts=(attempt,), claims=ended, facts=tuple(facts), decisions=(decided,)))
 
     def _claim_started(self, job: Job) -> tuple[Claim, ...]:
@@ -190,18 +244,18 @@ class _Course:
         self.again |= self.rooms.unmark(claim.claim)
         return (replace(claim, ended="started" if claim.cluster == self.cluster else "elsewhere"),)
 
-    def _decided(self, turn: Next, job: Job, attempt: Attempt, ahead: tuple[str, ...]) -> Decided:
+    def _decided(self, leaf: str | None, job: Job, attempt: Attempt, ahead: tuple[str, ...]) -> Decided:
         nodes = len(attempt.placement)
         where = f"{job.replicas} x {job.gpus_per_replica} GPUs on {nodes} node{'s' if nodes > 1 else ''} of {self.cluster}"
         numbers = {"gpus": job.gpus, "nodes": nodes, "grant_seq": self.grant_seq, "hold_gpu_ms": attempt.hold_gpu_ms}
-        if turn.leaf is None:
+        if leaf is None:
             why = "unallocated: slice 0, charged to nobody; no allocated job could use these GPUs now"
             numbers["unallocated_gpus_of_user"] = self.books.unallocated_gpus.get(job.user, 0)
         else:
-            standing = self.standings.now[turn.leaf]
+            standing = self.standings.now[leaf]
             numbers |= {"used_gpu_ms": standing.used, "entitlement_gpu_ms": standing.entitlement}
             tier = "owed time" if standing.guaranteed else "over budget, on GPUs that nobody ahead can use"
-            why = f"budget {turn.leaf} is {tier}, and it was this job's turn"
+            why = f"budget {leaf} is {tier}, and it was this job's turn"
         if job.claim is not None:
             why += "; room was made for it by a claim"
         return Decided(
@@ -216,9 +270,9 @@ class _Course:
         )
 
 
-def _raised(books: Books, claims: list[Claim], now_ms: Ms) -> Change:
+def _raised(jobs: Mapping[str, Job], claims: list[Claim], now_ms: Ms) -> Change:
     return Change(
-        jobs=tuple(replace(books.jobs[claim.job], claim=claim.claim) for claim in claims),
+        jobs=tuple(replace(jobs[claim.job], claim=claim.claim) for claim in claims),
         claims=tuple(claims),
         facts=tuple(Claimed(claim) for claim in claims),
         decisions=tuple(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from allmende.admission.model.books import Books
 from allmende.admission.model.room import FreeKey
-from allmende.admission.model.values import Shape
+from allmende.admission.model.values import Shape, Terms
 from allmende.proto.placement import NodeReplicas, Room, place
 from allmende.proto.units import Ms
 
@@ -23,10 +23,15 @@ class Wish(NamedTuple):
 class Rooms:
     """The room of one cluster during one pass: the books' own counts, less what this pass has taken."""
 
-    def __init__(self, books: Books, cluster: str, now_ms: Ms, silent_after_ms: Ms) -> None:
-        self._books, self._cluster = books, cluster
+    def __init__(self, books: Books, cluster: str, now_ms: Ms, terms: Terms) -> None:
+        self._books, self._cluster, self._now_ms, self._terms = books, cluster, now_ms, terms
         self._base = books.rooms[cluster]
-        self._silent = self._base.silent(now_ms - silent_after_ms, lambda name: _seen_ms(books, cluster, name))
+        self._silent = self._base.silent(now_ms - terms.silent_after_ms, lambda name: _seen_ms(books, cluster, name))
+        self._quick = frozenset(self._base.last_by_name(terms.quick_nodes))
+        self._reserved: dict[str, tuple[str, int, Ms]] = {}
+        for job, reserved in books.reserved[cluster].items():
+            for name, gpus in reserved.gpus(books.jobs[job].gpus_per_replica).items():
+                self._reserved[name] = (job, gpus, reserved.order_ms)
         self._taken: dict[str, int] = {}
         self._ends_ms: dict[str, Ms] = {}
         self._marks: dict[str, dict[str, int]] = {}
@@ -50,7 +55,17 @@ class Rooms:
             if shape.model is None or shape.model == model
         )
 
-    def place(self, shape: Shape, slice_ends_ms: Ms) -> tuple[NodeReplicas, ...] | None:
+    @property
+    def silent(self) -> frozenset[str]:
+        """Nodes without a sign of life."""
+        return frozenset(self._silent)
+
+    @property
+    def chosen(self) -> bool:
+        """True when some free GPUs are for some jobs only, so that a longer slice may fail where a shorter one fits."""
+        return bool(self._quick or self._reserved)
+
+    def place(self, shape: Shape, slice_ends_ms: Ms, wish: Wish) -> tuple[NodeReplicas, ...] | None:
         """Where the whole gang fits, or None."""
         if shape.claim is None and self.most(shape) < shape.replicas:
             return None
@@ -62,7 +77,7 @@ class Rooms:
             Room(name, free, nodes[name].healthy, self._slice_ends_ms(name))
             for name in names
             if (shape.model is None or nodes[name].model == shape.model)
-            and (free := self.free(name, shape.claim)) >= shape.gpus
+            and (free := self._usable(name, self.free(name, shape.claim), wish)) >= shape.gpus
             and name not in shape.avoid
         ]
         return place(rooms, shape.replicas, shape.gpus, slice_ends_ms)
@@ -104,6 +119,24 @@ class Rooms:
         if marks:
             raw -= sum(gpus for owner, gpus in marks.items() if owner != claim)
         return max(0, raw)
+
+    def _usable(self, name: str, free: int, wish: Wish) -> int:
+        """Of the free GPUs of a node, those that such a job may use (contract §5): on a gathered node whatever is gone in time."""
+        if not wish.slice_ms or not free:
+            return free
+        if name in self._quick and wish.slice_ms > self._terms.quick_slice_ms:
+            return 0
+        reserved = self._reserved.get(name)
+        if reserved is None or reserved[0] == wish.job:
+            return free
+        _job, gpus, order_ms = reserved
+        if self._now_ms + self._terms.start_timeout_ms + wish.slice_ms <= order_ms:
+            return free
+        return min(free, self._base.nodes[name].healthy - gpus - self._taken.get(name, 0) - self._protected(name, order_ms))
+
+    def _protected(self, name: str, at_ms: Ms) -> int:
+        here = self._books.on_node.get((self._cluster, name), {})
+        return sum(gpus for attempt, gpus in here.items() if _slice_ends_ms(self._books, attempt) > at_ms)
 
     def _up(self, name: str) -> bool:
         room = self._base.nodes.get(name)

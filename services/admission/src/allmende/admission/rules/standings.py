@@ -1,4 +1,5 @@
-"""Standings as admission judges by them: the ledger's, plus the holds of its own grants that the ledger has not counted yet.
+"""Standings as admission judges by them: the ledger's, plus the holds of its own grants that the ledger has not counted yet, and
+those of jobs that nodes are gathered for: a leaf saves up for its gang (decision 0015).
 
 Pure. Unknown is not zero: a budget without a standing is absent.
 """
@@ -27,6 +28,11 @@ class Standings:
                 for budget in self.paths.get(attempt.budget, ()):
                     if budget in self.now and attempt.grant_seq > counted[budget].counted_grants:
                         self.now[budget] = self.now[budget].after(attempt.hold_gpu_ms)
+        for name in books.reserved[cluster]:
+            job = books.jobs[name]
+            for budget in self.paths.get(job.budget or "", ()):
+                if budget in self.now:
+                    self.now[budget] = self.now[budget].after(job.next_slice_ms * job.gpus)
 
     def knows(self, leaf: str) -> bool:
         """True when every budget on the leaf's path has a standing: only then may anything be decided about it."""
@@ -46,6 +52,13 @@ class Standings:
         self.version += 1
         for budget in self.paths[leaf]:
             self.now[budget] = self.now[budget].after(amount)
+
+    def unhold(self, leaf: str, amount: GpuMs) -> None:
+        """Take back a hold that was counted before: a reserved job's, when it is granted and counts as any other."""
+        self.version += 1
+        for budget in self.paths[leaf]:
+            now = self.now[budget]
+            self.now[budget] = Standing(now.used - amount, now.entitlement)
 
     def with_holds(self, holds: Iterable[tuple[str, GpuMs]]) -> "Standings":
         """A copy that counts these holds (leaf, GPU-ms) as well."""

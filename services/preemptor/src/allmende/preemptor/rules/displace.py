@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from allmende.preemptor.model import Attempt, Claim, Node, Policy, Snapshot
-from allmende.proto.order import Comparison, LeafKey, leaf_key, may_displace
+from allmende.proto.order import Comparison, LeafKey, leaf_key, may_displace, spared
 
 UNALLOCATED = "unallocated"
 LOWER_PRIORITY = "lower_priority"
 OVER_SERVED_LEAF = "over_served_leaf"
 OVER_SERVED_FAMILY = "over_served_family"
+RESERVED = "reserved"
 
 
 class Displaceable(NamedTuple):
@@ -27,11 +28,13 @@ class Displaceable(NamedTuple):
 class Sorted(NamedTuple):
     """Every attempt that holds GPUs the claimant could use, by what the contract says about it.
 
-    `spared`: interruptible, but the comparison (None inside one leaf, or where a standing is unknown) forbids it.
+    `spared`: interruptible, but the comparison (None inside one leaf, or where a standing is unknown) forbids it. `unsaved`: the
+    comparison allows it, but too much work would be lost for what the claimant gains.
     """
 
     displaceable: tuple[Displaceable, ...]
     spared: tuple[tuple[Attempt, Comparison | None], ...]
+    unsaved: tuple[Attempt, ...]
     protected: tuple[Attempt, ...]
 
 
@@ -40,7 +43,8 @@ def sort_attempts(snapshot: Snapshot, claim: Claim, nodes: Mapping[str, Node], p
     silent = {node.node for node in snapshot.nodes if not node.heard}
     compared: dict[str, Comparison | None] = {}
     displaceable: list[Displaceable] = []
-    spared: list[tuple[Attempt, Comparison | None]] = []
+    kept: list[tuple[Attempt, Comparison | None]] = []
+    unsaved: list[Attempt] = []
     protected: list[Attempt] = []
     for attempt in sorted(snapshot.attempts, key=lambda each: each.attempt):
         names = {node for node, gpus in attempt.held if gpus}
@@ -50,20 +54,24 @@ def sort_attempts(snapshot: Snapshot, claim: Claim, nodes: Mapping[str, Node], p
             protected.append(attempt)
         elif attempt.budget is None:
             displaceable.append(Displaceable(attempt, UNALLOCATED, None))
+        elif claim.reserved_nodes:
+            displaceable.append(Displaceable(attempt, RESERVED, None))
         elif attempt.budget == claim.budget:
             if attempt.priority < claim.priority:
                 displaceable.append(Displaceable(attempt, LOWER_PRIORITY, None))
             else:
-                spared.append((attempt, None))
+                kept.append((attempt, None))
         else:
             if attempt.budget not in compared:
                 compared[attempt.budget] = _compare(snapshot, claim, attempt.budget, policy)
             comparison = compared[attempt.budget]
-            if comparison is not None and comparison.allowed:
-                displaceable.append(Displaceable(attempt, _rule(snapshot, claim), comparison))
+            if comparison is None or not comparison.allowed:
+                kept.append((attempt, comparison))
+            elif spared(attempt.lost_gpu_ms(snapshot.now_ms), attempt.courtesy_gpu_ms, claim.hold_gpu_ms, policy.waste_ppm):
+                unsaved.append(attempt)
             else:
-                spared.append((attempt, comparison))
-    return Sorted(tuple(displaceable), tuple(spared), tuple(protected))
+                displaceable.append(Displaceable(attempt, _rule(snapshot, claim), comparison))
+    return Sorted(tuple(displaceable), tuple(kept), tuple(unsaved), tuple(protected))
 
 
 def _rule(snapshot: Snapshot, claim: Claim) -> str:

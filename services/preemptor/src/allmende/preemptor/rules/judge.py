@@ -9,8 +9,8 @@ from allmende.preemptor.errors import InvariantBroken
 from allmende.preemptor.model import Claim, Decision, Infeasible, Node, Planned, Policy, Snapshot, Victim
 from allmende.preemptor.rules import displace, rooms, sentences
 from allmende.preemptor.rules.displace import Displaceable, Sorted
-from allmende.preemptor.rules.search import Candidate, Wanted, cheapest_victims, cost_of
-from allmende.proto.order import Comparison
+from allmende.preemptor.rules.search import Candidate, Wanted, after, cheapest_victims, cost_of, give_back, on_nodes
+from allmende.proto.order import Comparison, spared
 from allmende.proto.placement import place
 from allmende.proto.standing import Ratio, with_holds
 from allmende.proto.units import Ms
@@ -30,22 +30,45 @@ def judge(snapshot: Snapshot, claim: Claim, policy: Policy) -> Decision:
     nodes = rooms.usable(snapshot, claim)
     free = rooms.free_by_node(snapshot, nodes)
     groups = displace.sort_attempts(snapshot, claim, nodes, policy)
-    candidates = _candidates(snapshot, groups)
+    candidates = _candidates(snapshot, groups, loss_first=policy.loss_first)
     wanted = Wanted(claim.replicas, claim.gpus_per_replica)
-    found = cheapest_victims(free, candidates, wanted, policy.search_steps)
+    if claim.reserved_nodes:
+        found = _whoever_is_left(free, candidates, wanted)
+    else:
+        found = cheapest_victims(free, candidates, wanted, policy.search_steps)
     if found is None:
-        return _nearest_miss(snapshot, claim, nodes, free, groups)
+        return _nearest_miss(snapshot, claim, policy, nodes, free, groups)
+    if not claim.reserved_nodes and (dear := _too_dear(snapshot, claim, policy, groups, found)) is not None:
+        return dear
     if len(found) > MAX_VICTIMS:
         return Infeasible("too_many_victims", f"{len(found)} attempts would have to leave; a plan evicts at most {MAX_VICTIMS}")
     return _plan(snapshot, claim, policy, nodes, free, groups, found)
 
 
-def _candidates(snapshot: Snapshot, groups: Sorted) -> list[Candidate]:
+def _whoever_is_left(free: dict[str, int], candidates: list[Candidate], wanted: Wanted) -> tuple[Candidate, ...] | None:
+    """On gathered nodes there is nothing to choose: all who are needed go, and whoever is not needed stays."""
+    if rooms.capacity(after(free, candidates), wanted.gpus_per_replica) < wanted.replicas:
+        return None
+    return give_back(free, [on_nodes(candidate, free) for candidate in candidates], wanted)
+
+
+def _too_dear(snapshot: Snapshot, claim: Claim, policy: Policy, groups: Sorted, found: tuple[Candidate, ...]) -> Infeasible | None:
+    """Each victim may be worth its loss and all together not: then the claim waits until some of them have saved."""
+    gone = {candidate.attempt for candidate in found}
+    victims = [each.attempt for each in groups.displaceable if each.attempt.attempt in gone and each.compared is not None]
+    losses = [(attempt.lost_gpu_ms(snapshot.now_ms), attempt.courtesy_gpu_ms) for attempt in victims]
+    lost = sum(loss for loss, courtesy in losses if loss <= courtesy)
+    if not spared(lost, lost, claim.hold_gpu_ms, policy.waste_ppm):
+        return None
+    return Infeasible("costs_too_much", sentences.too_dear(claim, lost, policy.waste_ppm))
+
+
+def _candidates(snapshot: Snapshot, groups: Sorted, *, loss_first: bool) -> list[Candidate]:
     ranks = displace.most_over_served_first(snapshot, groups.displaceable)
     result = []
     for attempt, _, _ in groups.displaceable:
         rank = None if attempt.budget is None else ranks[attempt.budget]
-        cost = cost_of(attempt.gpus, rank, attempt.lost_gpu_ms(snapshot.now_ms), len(ranks))
+        cost = cost_of(attempt.gpus, rank, attempt.lost_gpu_ms(snapshot.now_ms), len(ranks), loss_first=loss_first)
         result.append(Candidate(attempt.attempt, attempt.held, cost))
     return result
 
@@ -89,7 +112,9 @@ def _victim(candidate: Displaceable, claim: Claim, policy: Policy, now_ms: Ms) -
     return Victim(attempt, candidate.rule, sentence, candidate.compared, attempt.lost_gpu_ms(now_ms), grace_ms)
 
 
-def _nearest_miss(snapshot: Snapshot, claim: Claim, nodes: dict[str, Node], free: dict[str, int], groups: Sorted) -> Infeasible:
+def _nearest_miss(
+    snapshot: Snapshot, claim: Claim, policy: Policy, nodes: dict[str, Node], free: dict[str, int], groups: Sorted
+) -> Infeasible:
     """Loosen one rule after the other; the first that would have let the job in is the reason."""
     size = claim.gpus_per_replica
     room = dict(free)
@@ -104,6 +129,9 @@ def _nearest_miss(snapshot: Snapshot, claim: Claim, nodes: dict[str, Node], free
         if comparison is not None and not _tier_allows(snapshot, claim, attempt.budget):
             code = "claimant_over_budget"
         return Infeasible(code, f"{lawful}; {sentences.spared_attempt(claim, attempt, comparison)}")
+    fit = _capacity_without(room, size, (attempt.held for attempt in groups.unsaved))
+    if fit >= claim.replicas:
+        return Infeasible("unsaved_work", f"{lawful}; {sentences.unsaved(len(groups.unsaved), policy.waste_ppm)}")
     fit = _capacity_without(room, size, (attempt.held for attempt in groups.protected))
     if fit >= claim.replicas:
         code = "slices_running" if groups.displaceable or groups.spared else "nothing_interruptible"

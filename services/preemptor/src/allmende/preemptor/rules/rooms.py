@@ -12,11 +12,17 @@ from allmende.proto.placement import Room
 
 
 def usable(snapshot: Snapshot, claim: Claim) -> dict[str, Node]:
-    """Nodes that may take the claimant: heard of lately, with healthy GPUs, of the model it asks for, not avoided by it."""
+    """Nodes that may take the claimant: heard of lately, with healthy GPUs, of the model it asks for, not avoided by it; of a
+    reservation that has come due, its own."""
+    reserved = frozenset(claim.reserved_nodes)
     return {
         node.node: node
         for node in snapshot.nodes
-        if node.heard and node.healthy > 0 and claim.gpu_model in (None, node.model) and node.node not in claim.avoid_nodes
+        if node.heard
+        and node.healthy > 0
+        and claim.gpu_model in (None, node.model)
+        and node.node not in claim.avoid_nodes
+        and (not reserved or node.node in reserved)
     }
 
 

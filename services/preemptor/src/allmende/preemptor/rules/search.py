@@ -28,12 +28,17 @@ LOST_BITS = 84
 ATTEMPT_BITS = 20
 
 
-def cost_of(gpus: int, rank: int | None, lost_gpu_ms: int, ranks: int) -> Cost:
-    """What one attempt's going costs. `rank` of `ranks` leaves, 0 the most over-served; None: unallocated.
+def cost_of(gpus: int, rank: int | None, lost_gpu_ms: int, ranks: int, *, loss_first: bool = False) -> Cost:
+    """What one attempt's going costs. `rank` of `ranks` leaves, 0 the most over-served; None: unallocated. With `loss_first` the
+    second and third term change places.
 
     The second term falls as more GPUs come from the most over-served leaf, then from the second, and so on: one digit a leaf.
     """
     digits = min(ranks, RANKED_LEAVES)
+    if loss_first:
+        served = 0 if rank is None else gpus << (GPU_BITS * (digits - 1 - min(rank, digits - 1)))
+        displaced = 0 if rank is None else gpus
+        return (((((displaced << LOST_BITS) + lost_gpu_ms) << GPU_BITS * digits + 1) - served) << ATTEMPT_BITS) + 1
     allocated = 0
     if rank is not None:
         served = gpus << (GPU_BITS * (digits - 1 - min(rank, digits - 1)))
@@ -261,7 +266,7 @@ def cheapest_victims(
     `free` has the GPUs by node, negative where more is held than healthy. No member of the result can be given back: without any
     one of them the gang would not fit. The result depends on neither the order of the arguments nor a hash seed.
     """
-    ordered = [_on_nodes(candidate, free) for candidate in sorted(candidates)]
+    ordered = [on_nodes(candidate, free) for candidate in sorted(candidates)]
     everybody = [candidate for candidate in ordered if candidate.held]
     if capacity(free, wanted.gpus_per_replica) >= wanted.replicas:
         return ()
@@ -275,7 +280,8 @@ def cheapest_victims(
     return min(sets, key=lambda members: (sum(each.cost for each in members), members))
 
 
-def _on_nodes(candidate: Candidate, free: Mapping[str, int]) -> Candidate:
+def on_nodes(candidate: Candidate, free: Mapping[str, int]) -> Candidate:
+    """The candidate with what it holds on the nodes of `free` alone: elsewhere its going helps nobody."""
     return candidate._replace(held=tuple(sorted((node, gpus) for node, gpus in candidate.held if gpus and node in free)))
 
 

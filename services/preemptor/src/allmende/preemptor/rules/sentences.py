@@ -1,7 +1,7 @@
 """The sentences that people read about a plan, with the numbers that were compared. Never decides anything."""
 
 from allmende.preemptor.model import Attempt, Claim, Victim
-from allmende.preemptor.rules.displace import LOWER_PRIORITY, OVER_SERVED_LEAF, UNALLOCATED, Displaceable
+from allmende.preemptor.rules.displace import LOWER_PRIORITY, OVER_SERVED_LEAF, RESERVED, UNALLOCATED, Displaceable
 from allmende.proto.order import Comparison
 from allmende.proto.standing import Standing
 from allmende.proto.units import HOUR_MS, PPM_WHOLE, GpuMs, Ppm
@@ -49,6 +49,8 @@ def why_evicted(candidate: Displaceable, claim: Claim) -> str:
         return f"the attempt is unallocated, and {claim.budget} claims its GPUs for an allocated job"
     if candidate.rule == LOWER_PRIORITY:
         return f"inside {claim.budget}, priority {claim.priority} goes before priority {candidate.attempt.priority} past its slice"
+    if candidate.rule == RESERVED:
+        return f"the nodes were gathered for job {claim.job} of {claim.budget}, and the attempt is past its slice"
     assert candidate.compared is not None, "a rule about ratios has ratios"
     where = "" if candidate.rule == OVER_SERVED_LEAF else " (compared where their paths part, both over budget)"
     return ratios(candidate.compared) + where
@@ -77,3 +79,19 @@ def spared_attempt(claim: Claim, attempt: Attempt, comparison: Comparison | None
     if attempt.budget == claim.budget:
         return f"inside {claim.budget}, priority {claim.priority} is not above priority {attempt.priority}"
     return f"the standing of {attempt.budget} is not known"
+
+
+def too_dear(claim: Claim, lost: GpuMs, waste_ppm: Ppm) -> str:
+    """What all victims together would lose, beside what the claimant gains."""
+    return (
+        f"{show_gpu_time(lost)} of unsaved work would be lost for a slice of {show_gpu_time(claim.hold_gpu_ms)}, more than"
+        f" {show_margin(waste_ppm)} of it; the claim waits until more is saved"
+    )
+
+
+def unsaved(attempts: int, waste_ppm: Ppm) -> str:
+    """Why attempts that could be displaced are spared for now."""
+    return (
+        f"{count(attempts, 'attempt')} there would lose more unsaved work than {show_margin(waste_ppm)} of the claimant's slice and"
+        " may go once they have saved"
+    )
