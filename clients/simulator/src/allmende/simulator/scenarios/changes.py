@@ -22,9 +22,9 @@ WITH_NEWCOMER: Final = Plan(
     "multimodal",
     320_000,
     (
-        ("vision-language", 400_000, 19),
+        ("vision-language", 398_438, 19),
         ("video", 187_500, 11),
-        ("speech", 115_625, 9),
+        ("speech", 117_187, 9),
         ("documents", 46_875, 6),
         (NEWCOMER, 250_000, 8),
     ),

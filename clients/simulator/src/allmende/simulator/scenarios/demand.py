@@ -132,6 +132,11 @@ class Demand:
             self._by_flow[held.flow][held.team] -= held.gpus
         self._look_soon(now_ms)
 
+    @property
+    def pools(self) -> int:
+        """How many pools there are."""
+        return len(self._lab.pools)
+
     def outstanding(self, pool: int) -> int:
         """GPUs of the pool's jobs that run or wait."""
         return sum(self._kept[pool]) + sum(self._big[pool])

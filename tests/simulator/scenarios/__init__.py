@@ -1,0 +1,1 @@
+"""Tests of clients/simulator: made-up labs."""
