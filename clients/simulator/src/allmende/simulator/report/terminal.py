@@ -6,7 +6,7 @@ Every name is text, never markup. Never computes a figure.
 from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -45,9 +45,14 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
     console.print(_side_by_side("90 % of each team's jobs started within", comparison.runs, comparison.teams_waits, waits=True))
 
 
-def _table(title: str, columns: Sequence[str]) -> Table:
+def _under(title: str, table: Table) -> Group:
+    # A title of the table's own would be folded to the width of a narrow table.
+    return Group(Text(title, style="bold"), table)
+
+
+def _table(columns: Sequence[str]) -> Table:
     """Columns that end in `#` hold numbers, to the right."""
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, title_style="bold")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         table.add_column(column.rstrip("#"), justify="right" if column.endswith("#") else "left", overflow="fold")
     return table
@@ -57,18 +62,18 @@ def _add(table: Table, *cells: str) -> None:
     table.add_row(*(Text(words.plain(cell)) for cell in cells))
 
 
-def _figures(figures: Figures, *, with_meaning: bool) -> Table:
-    table = _table("Figures, with Ai2's own in brackets", ("", "#", "", "") if with_meaning else ("", "#", ""))
+def _figures(figures: Figures, *, with_meaning: bool) -> Group:
+    table = _table(("", "#", "", "") if with_meaning else ("", "#", ""))
     table.show_header = False
     for line in words.lines(figures):
         meaning = (line.meaning,) if with_meaning else ()
         _add(table, line.title, line.value, f"[{line.ai2}]" if line.ai2 else "", *meaning)
-    return table
+    return _under("Figures, with Ai2's own in brackets", table)
 
 
-def _teams(figures: Figures) -> Table:
+def _teams(figures: Figures) -> Group:
     heads = ("TEAM", "SHARE#", "OWED#", "GOT#", "WEEKLY#", "PLAIN#", "EVICTED#", "90 % WAIT#")
-    table = _table("Teams, by share; owed and got in GPU-hours", heads)
+    table = _table(heads)
     for team in words.by_share(figures):
         _add(
             table,
@@ -76,12 +81,12 @@ def _teams(figures: Figures) -> Table:
             *(words.ratio(team.delivered_owed_weekly), words.ratio(team.delivered_owed_plain)),
             *(words.number(team.evictions), words.duration(team.waits_s.p90)),
         )
-    return table
+    return _under("Teams, by share; owed and got in GPU-hours", table)
 
 
-def _waits(figures: Figures) -> Table:
+def _waits(figures: Figures) -> Group:
     heads = ("", "JOBS#", "HALF WITHIN#", "90 % WITHIN#", "LONGEST#", "NEVER STARTED#")
-    table = _table("From submission to the first start, allocated jobs", heads)
+    table = _table(heads)
     for title, waits in words.waits(figures):
         p90 = words.duration(waits.p90) + (f" [{words.AI2['debug_p90']}]" if title.startswith("debug") else "")
         _add(
@@ -89,23 +94,23 @@ def _waits(figures: Figures) -> Table:
             *(title, words.number(waits.jobs), words.duration(waits.p50), p90, words.duration(waits.max)),
             words.number(waits.never_started),
         )
-    return table
+    return _under("From submission to the first start, allocated jobs", table)
 
 
-def _never_started(figures: Figures) -> Table:
+def _never_started(figures: Figures) -> Group:
     listed = figures.large_never_started
     rest = f", the {NEVER_STARTED_MAX} that waited longest of {len(listed)}" if len(listed) > NEVER_STARTED_MAX else ""
-    table = _table(f"Large jobs that never started{rest}", ("JOB", "TEAM", "GPUS#", "WAITED#", "RATIO#", "WHY"))
+    table = _table(("JOB", "TEAM", "GPUS#", "WAITED#", "RATIO#", "WHY"))
     for each in listed[:NEVER_STARTED_MAX]:
         _add(table, each.job, each.budget, str(each.gpus), words.duration(each.waited_s), words.ratio(each.ratio), each.why)
-    return table
+    return _under(f"Large jobs that never started{rest}", table)
 
 
-def _side_by_side(title: str, runs: Sequence[str], rows: Sequence[Row], *, waits: bool = False) -> Table:
-    table = _table(title, ("", *(f"{words.plain(name)}#" for name in runs)))
+def _side_by_side(title: str, runs: Sequence[str], rows: Sequence[Row], *, waits: bool = False) -> Group:
+    table = _table(("", *(f"{words.plain(name)}#" for name in runs)))
     for row in rows:
         _add(table, row.figure, *(_value(value, waits) for value in row.values))
-    return table
+    return _under(title, table)
 
 
 def _in_words(row: Row) -> Row:

@@ -17,7 +17,8 @@ from allmende.simulator.report import words
 from allmende.simulator.report.html.colours import EVICTED, HUES, UNALLOCATED, Ink
 from allmende.simulator.report.html.plot import Grid, Plot, Section, Trace, label, time_axis
 
-# A screen is hardly wider; a small plot is a fifth of it.
+# More areas side by side than this only flicker; lines may be as fine as a screen; a small plot is a fifth of one.
+AREA_POINTS_MAX = 360
 POINTS_MAX = 750
 SMALL_POINTS_MAX = 120
 CURVE_POINTS_MAX = 160
@@ -47,7 +48,7 @@ def sections(history: History, figures: Figures, inks: dict[str, Ink]) -> list[S
 
 def _gpus(figures: Figures, inks: dict[str, Ink]) -> Section:
     hourly = figures.hourly
-    size = -(-len(hourly.available) // POINTS_MAX)
+    size = -(-len(hourly.available) // AREA_POINTS_MAX)
     length_ms = hourly.to_ms - hourly.from_ms
 
     def gpus(amounts: Sequence[int]) -> list[float]:
@@ -89,7 +90,8 @@ def _gpus(figures: Figures, inks: dict[str, Ink]) -> Section:
     return Section(
         "Who held the GPUs",
         f"Mean of {step}, over everything that was measured. Full colour: within a slice. Hatched: interruptible, past the "
-        "slice or unallocated (grey). Red below: evictions. The line above is what was available; the white between is idle or starting.",
+        "slice or unallocated (grey). Red below: evictions. The line above is what was available; what is bare below it is idle "
+        "or starting.",
         [Plot("", [*traces, _evictions(figures, size)], layout, 460)],
         "GPU-hours by day",
         _days(figures),

@@ -29,7 +29,7 @@
     const style = getComputedStyle(document.documentElement);
     const own = coloured(plot.layout, style);
     const layout = {
-      height: plot.height, margin: { l: 48, r: 12, t: 12, b: 40 }, showlegend: false, hovermode: "x",
+      height: plot.height, margin: { l: 48, r: 12, t: plot.small ? 10 : 30, b: 40 }, showlegend: false, hovermode: "x",
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", dragmode: touch ? false : "zoom", bargap: 0.1,
       font: { color: style.getPropertyValue("--ink").trim(), family: "system-ui, sans-serif", size: 12 },
       legend: { orientation: "h", y: narrow() ? -0.3 : 1.02, yanchor: narrow() ? "top" : "bottom", x: 0 },

@@ -1,7 +1,7 @@
 """The page: one file with its style, its script, plotly and the data inside; it opens without a network, and asks for none.
 
-A policy of its own (`Content-Security-Policy`) forbids the browser any request, so that no library's mistake can make one. Every name
-is escaped where it is written. Each plot has its caption and the same numbers as a table.
+Its own policy (`Content-Security-Policy`) forbids the browser any request, so that no library's mistake can make one. Every name is
+escaped where it is written. Each plot has its caption and the same numbers as a table.
 """
 
 import html

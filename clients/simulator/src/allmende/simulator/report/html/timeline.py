@@ -20,6 +20,8 @@ from allmende.simulator.report.html.plot import Grid, Plot, Section, Trace, labe
 BARS_MAX = 4_000
 NODES_MAX = 160
 EVICTIONS_MAX = 200
+# Names of nodes that stand closer than this run into each other.
+LABEL_PX = 17
 # The rest of a node's row separates it from the next.
 ROW = 0.86
 
@@ -46,7 +48,8 @@ def section(history: History, figures: Figures, inks: dict[str, Ink]) -> Section
         view = Span(view.from_ms, view.from_ms + max(HOUR_MS, view.length_ms // 2 // HOUR_MS * HOUR_MS))
         bars = _bars(history, nodes, view)
     runs = [run for run in history.runs if run.end == "evicted" and view.has(run.ordered_at_ms or run.ended_at_ms)]
-    step = -(-len(nodes) // 32)
+    height = max(320, min(1_100, 70 + 12 * len(nodes)))
+    step = -(-len(nodes) * LABEL_PX // (height - 70))
     ticks = [number + ROW / 2 for number in range(0, len(nodes), step)]
     names = [label(name) for name in nodes[::step]]
     layout = {
@@ -59,7 +62,7 @@ def section(history: History, figures: Figures, inks: dict[str, Ink]) -> Section
     return Section(
         "One day, node by node",
         _caption(view, figures, len(nodes), len(history.cluster.nodes)),
-        [Plot("", traces, layout, max(320, min(1_000, 60 + 8 * len(nodes))))],
+        [Plot("", traces, layout, height)],
         f"The evictions of these hours ({len(runs)}{f', the first {EVICTIONS_MAX}' if len(runs) > EVICTIONS_MAX else ''})",
         _evictions(runs[:EVICTIONS_MAX], view),
     )
