@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from allmende.proto.placement import place
+from allmende.proto.placement import Room, place
 from allmende.proto.units import Ms
-from allmende.simulator.policies.room import Floor, Rooms, Shape, gpus_by_node
+from allmende.simulator.policies.room import Floor, Shape, gpus_by_node
 
 
 class Release(NamedTuple):
@@ -70,12 +70,17 @@ def choose(reservation: Reservation, floor: Floor) -> dict[str, int]:
 
     So as much as possible of what is open now may be used by work that ends after the reservation begins.
     """
-    rooms = Rooms(floor.models)
-    for node, gpus in reservation.then.items():
-        rooms.put(node, gpus)
-    shape = reservation.shape
-    placement = place(rooms.of(shape, floor.open.gpus), shape.replicas, shape.gpus_per_replica)
+    shape, models, open_now = reservation.shape, floor.models, floor.open.gpus
+    rooms = [
+        Room(node, gpus, gpus, open_now[node])
+        for node, gpus in reservation.then.items()
+        if gpus >= shape.gpus_per_replica and shape.gpu_model in (None, models[node])
+    ]
+    placement = place(rooms, shape.replicas, shape.gpus_per_replica)
     assert placement is not None, "what fits at the instant of the reservation never shrinks but by failures"
     reservation.needs = gpus_by_node(placement, shape.gpus_per_replica)
     reservation.stale = False
-    return {node: gpus - reservation.needs.get(node, 0) for node, gpus in rooms.gpus.items()}
+    spare = {node: max(0, gpus) for node, gpus in reservation.then.items()}
+    for node, gpus in reservation.needs.items():
+        spare[node] -= gpus
+    return spare

@@ -145,11 +145,11 @@ class Floor:
             self._nodes[name].earmarked += sign * count
             self._refresh(name)
 
-    def limit(self, spare: dict[str, int] | None) -> None:
-        """What may be used beside a reservation, of each node; None: there is none. The mapping is kept: `lower` changes it."""
-        self._limit = spare
-        if spare is not None:
-            for name in self._nodes:
+    def limit(self, spare: dict[str, int]) -> None:
+        """What may be used of each node beside a reservation, until the next is made. Taken over: `lower` changes it."""
+        before, self._limit = self._limit, spare
+        for name, gpus in spare.items():
+            if before is None or before[name] != gpus:
                 self._refresh(name)
 
     def lower(self, gpus: Mapping[str, int]) -> bool:
