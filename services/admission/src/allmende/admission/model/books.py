@@ -59,6 +59,13 @@ class Kind(NamedTuple):
         return (1 << self.slice_class >> 1) * _SLICE_UNIT_MS
 
 
+class Loose(NamedTuple):
+    """An interruptible attempt, with what it holds worked out."""
+
+    attempt: Attempt
+    held: tuple[tuple[str, int], ...]
+
+
 class Group(NamedTuple):
     """Waiting jobs of one leaf and kind that stand in line by submission alone."""
 
@@ -106,8 +113,10 @@ class Books:
         """GPUs held on each node, by attempt."""
         self.rooms: dict[str, ClusterRoom] = defaultdict(ClusterRoom)
         """Free GPUs of each cluster."""
-        self.loose: dict[str, dict[str | None, dict[str, Attempt]]] = {}
+        self.loose: dict[str, dict[str | None, dict[str, Loose]]] = {}
         """Interruptible attempts of each cluster, by leaf; see `loosen`."""
+        self.newest_grant: dict[str, int] = defaultdict(int)
+        """The highest number of a grant whose attempt was seen alive, by cluster."""
         self.unallocated_gpus: dict[str, int] = defaultdict(int)
         """GPUs held unallocated, by user."""
         self.saves: dict[str, Saves] = {}
@@ -355,6 +364,7 @@ class Books:
             self.saves.pop(attempt.attempt, None)
             return
         self.attempts[attempt.attempt] = attempt
+        self.newest_grant[attempt.cluster] = max(attempt.grant_seq, self.newest_grant[attempt.cluster])
         if attempt.state == "starting":
             heapq.heappush(self.timers, (attempt.start_by_ms, "start", attempt.attempt))
         elif attempt.started_at_ms is not None and attempt.plan is None and attempt.stop is None:
@@ -394,7 +404,8 @@ class Books:
             _at_ms, name = heapq.heappop(self._expiries)
             attempt = self.attempts.get(name)
             if attempt is not None and attempt.interruptible(now_ms):
-                self.loose.setdefault(attempt.cluster, {}).setdefault(attempt.budget, {})[name] = attempt
+                loose = Loose(attempt, tuple(attempt.held().items()))
+                self.loose.setdefault(attempt.cluster, {}).setdefault(attempt.budget, {})[name] = loose
 
     def set_timer(self, at_ms: Ms, kind: TimerKind, about: str) -> None:
         """Ask to be woken; whoever is woken checks whether there is still anything to do."""

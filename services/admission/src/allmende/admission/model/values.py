@@ -41,8 +41,8 @@ class Reserved(NamedTuple):
     cluster: str
     placement: tuple[NodeReplicas, ...]
     order_ms: Ms
-    """When whoever is left there is told to leave. Until then others may use the GPUs if they are unallocated or their slice ends by
-    then."""
+    """When whoever is left there is told to leave. Until then others may use the GPUs if they are unallocated or their slice ends
+    in time."""
     by_ms: Ms
     """The promise: the job starts no later. `order_ms` and the longest notice."""
     made_at_ms: Ms
@@ -212,7 +212,8 @@ class Claim(Struct, frozen=True, kw_only=True):
     usage_revision: int
     stirrings: int
     avoid: tuple[str, ...] = ()
-    """Nodes that did not start the job: it would not be placed there, so nobody may be evicted there for it."""
+    """Nodes where it would not be placed, so nobody may be evicted there for it: those that did not start it, and those that are
+    kept for others."""
     reserved: tuple[NodeReplicas, ...] = ()
     """Set where a reservation has come due: everybody past his slice on these nodes may be displaced, and nobody elsewhere."""
     plan: str | None = None

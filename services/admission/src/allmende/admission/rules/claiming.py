@@ -6,11 +6,11 @@ Pure. Never names a victim and never decides that room can be made: only the pre
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from allmende.admission.model.books import Books, Kind
-from allmende.admission.model.values import Attempt, Claim, Job, Shape, Terms
+from allmende.admission.model.books import Books, Kind, Loose
+from allmende.admission.model.values import Claim, Job, Shape, Terms
 from allmende.admission.rules.line import AllocatedLine, Next
 from allmende.admission.rules.reserving import due
-from allmende.admission.rules.rooms import Rooms
+from allmende.admission.rules.rooms import Rooms, Wish
 from allmende.admission.rules.standings import Standings
 from allmende.proto.order import may_displace, spared
 from allmende.proto.placement import NodeReplicas, Room, place
@@ -47,6 +47,8 @@ class Lawful(NamedTuple):
     own: str
     priority: int
     hold: GpuMs
+    closed: frozenset[str]
+    """Nodes that the claimant may not use (`Rooms.closed_to`)."""
 
     def covers(self, attempt: "_Loose", waste_ppm: int) -> bool:
         """May this attempt be displaced, as far as leaf, priority and loss go?"""
@@ -70,7 +72,7 @@ class _Loose(NamedTuple):
 class _Pool:
     """GPUs that are free or interruptible, node by node, less what earlier claims of this pass will take."""
 
-    def __init__(self, setting: Setting, loose: dict[str, Attempt]) -> None:
+    def __init__(self, setting: Setting, loose: dict[str, Loose]) -> None:
         self.nodes = setting.rooms.free_for_all()
         self.free = {name: free for name, (_model, free, _total) in self.nodes.items()}
         self._waste_ppm = setting.terms.waste_ppm
@@ -82,6 +84,8 @@ class _Pool:
         found = self._could.get(lawful)
         if found is None:
             found = self._could[lawful] = dict(self.free)
+            for node in lawful.closed:
+                found.pop(node, None)
             for attempt in self._loose.values():
                 if lawful.covers(attempt, self._waste_ppm):
                     for node, gpus in attempt.held:
@@ -102,7 +106,7 @@ class _Pool:
         rooms = [
             Room(node, could[node], total)
             for node, (_model, _free, total) in self.nodes.items()
-            if could[node] >= shape.gpus and self._usable(shape, node)
+            if could.get(node, 0) >= shape.gpus and self._usable(shape, node)
         ]
         for part in place(rooms, shape.replicas, shape.gpus) or ():
             self._take(part.node, part.replicas * shape.gpus, lawful)
@@ -131,13 +135,13 @@ class _Pool:
         return (shape.model is None or self.nodes[node][0] == shape.model) and node not in shape.avoid
 
 
-def _loose(attempt: Attempt, setting: Setting) -> _Loose:
-    books, now_ms = setting.books, setting.now_ms
+def _loose(loose: Loose, setting: Setting) -> _Loose:
+    books, now_ms, attempt = setting.books, setting.now_ms, loose.attempt
     started_ms = attempt.started_at_ms if attempt.started_at_ms is not None else now_ms
     saves = books.saves.get(attempt.attempt)
     since_ms = now_ms - max(started_ms, saves.at_ms if saves is not None else started_ms)
-    gpus = attempt.gpus
-    return _Loose(attempt.budget, attempt.priority, tuple(attempt.held().items()), since_ms * gpus, attempt.slice_ms * gpus)
+    gpus = sum(gpus for _node, gpus in loose.held)
+    return _Loose(attempt.budget, attempt.priority, loose.held, since_ms * gpus, attempt.slice_ms * gpus)
 
 
 def raise_claims(setting: Setting, new_id: Callable[[], str]) -> list[Claim]:
@@ -146,7 +150,7 @@ def raise_claims(setting: Setting, new_id: Callable[[], str]) -> list[Claim]:
     if space <= 0:
         return []
     raised = [
-        _claim(setting, job.budget, job, new_id(), job.reserved.placement)
+        _claim(setting, job.budget, job, new_id(), reserved=job.reserved.placement)
         for job in due(setting.books, setting.cluster, setting.now_ms)
         if job.job not in setting.gone and job.budget is not None and job.reserved is not None
     ]
@@ -164,7 +168,7 @@ def raise_claims(setting: Setting, new_id: Callable[[], str]) -> list[Claim]:
             line.passed(turn)
             continue
         assert turn.leaf is not None
-        claim = _claim(setting, turn.leaf, job, new_id())
+        claim = _claim(setting, turn.leaf, job, new_id(), avoid=tuple(sorted({*job.avoid, *enough.closed})))
         raised.append(claim)
         seen.pool.promise(turn.group.kind.shape, enough)
         seen.standings.hold(claim.budget, claim.hold_gpu_ms)
@@ -182,21 +186,21 @@ class _Seen:
         self.standings = setting.standings.with_holds((claim.budget, claim.hold_gpu_ms) for claim in setting.still_open)
         promised = {attempt for claim in setting.still_open for attempt in claim.victims}
         self._loose = {
-            name: attempt
-            for attempts in setting.books.loose.get(setting.cluster, {}).values()
-            for name, attempt in attempts.items()
-            if name not in promised and attempt.interruptible(setting.now_ms)
+            name: loose
+            for leaf in setting.books.loose.get(setting.cluster, {}).values()
+            for name, loose in leaf.items()
+            if name not in promised
         }
         self.anybody = bool(self._loose)
-        self._unallocated = any(attempt.budget is None for attempt in self._loose.values())
-        known = {attempt.budget for attempt in self._loose.values() if attempt.budget is not None}
+        self._unallocated = any(loose.attempt.budget is None for loose in self._loose.values())
+        known = {leaf for loose in self._loose.values() if (leaf := loose.attempt.budget) is not None}
         now = self.standings.now
         # The most over-served first: whoever may not displace the first of these may displace none of them by its own ratio.
         self._victims = sorted(
             sorted(leaf for leaf in known if self.standings.knows(leaf)), key=lambda leaf: now[leaf].ratio, reverse=True
         )
         self._lowest: dict[str, int] = {}
-        for attempt in self._loose.values():
+        for attempt, _held in self._loose.values():
             if attempt.budget is not None:
                 self._lowest[attempt.budget] = min(attempt.priority, self._lowest.get(attempt.budget, attempt.priority))
         self._pool: _Pool | None = None
@@ -234,7 +238,7 @@ class _Seen:
             leaves = self._lawful_leaves(leaf, 1)
             anybody = leaves or self._unallocated or self._outranks_own(leaf)
             highest = self._setting.books.highest_priority(leaf)
-            self._at_best[leaf] = Lawful(leaves, leaf, highest, _NEVER) if anybody else None
+            self._at_best[leaf] = Lawful(leaves, leaf, highest, _NEVER, frozenset()) if anybody else None
         at_best = self._at_best[leaf]
         if at_best is None or self._looks.get((leaf, kind), 0) >= LOOKS_PER_KIND:
             return True
@@ -254,7 +258,8 @@ class _Seen:
             return None
         assert turn.leaf is not None
         shape, hold = turn.group.kind.shape, job.next_slice_ms * job.gpus
-        lawful = Lawful(self._lawful_leaves(turn.leaf, hold), turn.leaf, job.priority, hold)
+        closed = self._setting.rooms.closed_to(Wish(job.job, job.next_slice_ms))
+        lawful = Lawful(self._lawful_leaves(turn.leaf, hold), turn.leaf, job.priority, hold, closed)
         return lawful if self.pool.most(shape, lawful) >= shape.replicas else None
 
     def _outranks_own(self, leaf: str) -> bool:
@@ -265,7 +270,7 @@ class _Seen:
         guaranteed = self.standings.now[leaf].guaranteed
         found = []
         for victim in self._victims:
-            if victim == leaf:
+            if victim == leaf or (not guaranteed and self.standings.now[victim].guaranteed):
                 continue
             if self._lawful(leaf, victim, hold):
                 found.append(victim)
@@ -288,7 +293,9 @@ def _size(shape: Shape) -> Size:
     return shape.replicas, shape.gpus, shape.model, shape.avoid
 
 
-def _claim(setting: Setting, leaf: str, job: Job, name: str, reserved: tuple[NodeReplicas, ...] = ()) -> Claim:
+def _claim(
+    setting: Setting, leaf: str, job: Job, name: str, *, avoid: tuple[str, ...] = (), reserved: tuple[NodeReplicas, ...] = ()
+) -> Claim:
     assert setting.books.tree is not None
     now_ms, terms = setting.now_ms, setting.terms
     return Claim(
@@ -309,6 +316,6 @@ def _claim(setting: Setting, leaf: str, job: Job, name: str, reserved: tuple[Nod
         tree_revision=setting.books.tree.revision,
         usage_revision=setting.standings.revision,
         stirrings=setting.books.cluster(setting.cluster).stirrings,
-        avoid=job.avoid,
+        avoid=avoid,
         reserved=reserved,
     )

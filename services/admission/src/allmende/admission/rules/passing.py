@@ -146,12 +146,15 @@ class _Course:
             now_ms=self.now_ms,
             terms=self.terms,
             standings=self.standings,
+            rooms=self.rooms,
             taken=frozenset(self.granted),
-            silent=self.rooms.silent,
         )
-        self.changes.extend(reserving.mend(setting))
+        changes = reserving.mend(setting)
         if self.terms.reservations_max:
-            self.changes.extend(reserving.reserve(setting))
+            changes += reserving.reserve(setting)
+        for job in (job for change in changes for job in change.jobs):
+            self.rooms.reserve(job.job, job.reserved, job.gpus_per_replica)
+        self.changes.extend(changes)
 
     def claims(self) -> list[Claim]:
         """Room that the preemptor shall make for those who are left."""

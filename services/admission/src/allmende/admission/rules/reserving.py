@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from allmende.admission.model.books import Books
 from allmende.admission.model.facts import Change
 from allmende.admission.model.values import Attempt, Decided, Job, NodeKey, Reserved, Terms
+from allmende.admission.rules.rooms import Rooms
 from allmende.admission.rules.standings import Standings
 from allmende.proto.placement import NodeReplicas
 from allmende.proto.units import Ms, format_duration
@@ -29,8 +30,8 @@ class Setting(NamedTuple):
     now_ms: Ms
     terms: Terms
     standings: Standings
+    rooms: Rooms
     taken: frozenset[str]
-    silent: frozenset[str]
 
 
 def reserve(setting: Setting) -> list[Change]:
@@ -87,7 +88,7 @@ def mend(setting: Setting) -> list[Change]:
 
 def _holds(setting: Setting, job: Job, part: NodeReplicas) -> bool:
     node = setting.books.nodes.get((setting.cluster, part.node))
-    return node is not None and node.healthy >= part.replicas * job.gpus_per_replica and part.node not in setting.silent
+    return node is not None and node.healthy >= part.replicas * job.gpus_per_replica and part.node not in setting.rooms.silent
 
 
 def _oldest_large(setting: Setting, leaf: str) -> Job | None:
@@ -134,9 +135,10 @@ class _Nodes:
         self._nodes = {
             key: node
             for key, node in books.nodes.items()
-            if node.cluster == cluster and node.healthy > 0 and node.node not in marked | setting.silent | quick
+            if node.cluster == cluster and node.healthy > 0 and node.node not in marked | setting.rooms.silent | quick
         }
         self._all = sum(node.cluster == cluster and node.healthy > 0 for node in books.nodes.values())
+        self._most = max((node.healthy for node in self._nodes.values()), default=0)
         self._frees: dict[NodeKey, list[tuple[Ms, int]]] = {}
 
     def give_back(self, job: str) -> None:
@@ -147,6 +149,9 @@ class _Nodes:
         """The nodes that have room for the job first, and when; None: too many are gathered already, or it would not fit."""
         setting = self._setting
         size = job.gpus_per_replica
+        room = setting.terms.reserved_ppm * self._all // 1_000_000 - len(self._owner)
+        if room * self._most // size < job.replicas:
+            return None
         steps: list[tuple[Ms, int, str, int]] = []
         for key, node in self._nodes.items():
             if node.node in self._owner or node.node in job.avoid or job.gpu_model not in (None, node.gpu_model):
@@ -158,7 +163,6 @@ class _Nodes:
                     # Among nodes that have room at the same time, the one where fewest must leave for it.
                     steps.append((at_ms, count, node.node, free // size - before))
         steps.sort()
-        room = setting.terms.reserved_ppm * self._all // 1_000_000 - len(self._owner)
         placed: dict[str, int] = {}
         missing, order_ms = job.replicas, setting.now_ms
         for at_ms, _count, name, replicas in steps:
@@ -183,19 +187,22 @@ class _Nodes:
         if found is None:
             books, now_ms = self._setting.books, self._setting.now_ms
             held = books.on_node.get(key, {})
-            idle = max(0, self._nodes[key].healthy - sum(held.values()))
-            comes = [(_leaves_ms(books, books.attempts[name], now_ms), gpus) for name, gpus in held.items()]
-            found = self._frees[key] = sorted([(now_ms, idle), *comes])
+            taken, taken_until_ms = self._setting.rooms.taken(key[1])
+            allowance_ms = self._setting.terms.start_timeout_ms
+            idle = max(0, self._nodes[key].healthy - taken - sum(held.values()))
+            comes = [(_leaves_ms(books, books.attempts[name], now_ms, allowance_ms), gpus) for name, gpus in held.items()]
+            found = self._frees[key] = sorted([(now_ms, idle), (taken_until_ms + allowance_ms, taken), *comes])
         return found
 
 
-def _leaves_ms(books: Books, attempt: Attempt, now_ms: Ms) -> Ms:
-    """When an attempt may go without losing work: its first save after its slice, where its pace is known."""
+def _leaves_ms(books: Books, attempt: Attempt, now_ms: Ms, allowance_ms: Ms) -> Ms:
+    """When an attempt may go without losing work: its first save after its slice, where its pace is known. Its start may take the
+    allowance."""
     if attempt.budget is None or attempt.plan is not None or attempt.stop is not None:
         return now_ms
     ends_ms = attempt.protected_until_ms
     if ends_ms is None:
-        return attempt.granted_at_ms + attempt.slice_ms
+        return attempt.granted_at_ms + attempt.slice_ms + allowance_ms
     return next_save_ms(books, attempt, max(now_ms, ends_ms))
 
 

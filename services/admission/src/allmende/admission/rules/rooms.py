@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from allmende.admission.model.books import Books
 from allmende.admission.model.room import FreeKey
-from allmende.admission.model.values import Shape, Terms
+from allmende.admission.model.values import Reserved, Shape, Terms
 from allmende.proto.placement import NodeReplicas, Room, place
 from allmende.proto.units import Ms
 
@@ -30,8 +30,7 @@ class Rooms:
         self._quick = frozenset(self._base.last_by_name(terms.quick_nodes))
         self._reserved: dict[str, tuple[str, int, Ms]] = {}
         for job, reserved in books.reserved[cluster].items():
-            for name, gpus in reserved.gpus(books.jobs[job].gpus_per_replica).items():
-                self._reserved[name] = (job, gpus, reserved.order_ms)
+            self.reserve(job, reserved, books.jobs[job].gpus_per_replica)
         self._taken: dict[str, int] = {}
         self._ends_ms: dict[str, Ms] = {}
         self._marks: dict[str, dict[str, int]] = {}
@@ -65,6 +64,15 @@ class Rooms:
         """True when some free GPUs are for some jobs only, so that a longer slice may fail where a shorter one fits."""
         return bool(self._quick or self._reserved)
 
+    def closed_to(self, wish: Wish) -> frozenset[str]:
+        """Nodes on which nothing may be freed for such a job: kept for shorter slices, or gathered for somebody else before it is
+        past its slice."""
+        if not wish.slice_ms:
+            return frozenset()
+        ends_ms = self._now_ms + self._terms.start_timeout_ms + wish.slice_ms
+        gathered = {name for name, (job, _gpus, order_ms) in self._reserved.items() if job != wish.job and ends_ms > order_ms}
+        return self._quick.union(gathered) if wish.slice_ms > self._terms.quick_slice_ms else frozenset(gathered)
+
     def place(self, shape: Shape, slice_ends_ms: Ms, wish: Wish) -> tuple[NodeReplicas, ...] | None:
         """Where the whole gang fits, or None."""
         if shape.claim is None and self.most(shape) < shape.replicas:
@@ -94,6 +102,18 @@ class Rooms:
             self._taken[part.node] = self._taken.get(part.node, 0) + part.replicas * gpus
             self._moved(part.node, before)
 
+    def reserve(self, job: str, reserved: Reserved | None, gpus_per_replica: int) -> None:
+        """From now on these nodes, and no others, are gathered for the job."""
+        self._reserved = {name: owner for name, owner in self._reserved.items() if owner[0] != job}
+        if reserved is not None:
+            for name, gpus in reserved.gpus(gpus_per_replica).items():
+                self._reserved[name] = (job, gpus, reserved.order_ms)
+
+    def taken(self, name: str) -> tuple[int, Ms]:
+        """GPUs of a node that this pass has granted, and when the last slice there ends."""
+        gpus = self._taken.get(name, 0)
+        return gpus, self._slice_ends_ms(name) if gpus else 0
+
     def unmark(self, claim: str) -> bool:
         """The claim's earmarks are void. True when that made room that somebody passed over could use."""
         freed = False
@@ -108,7 +128,13 @@ class Rooms:
     def free_for_all(self) -> Mapping[str, tuple[str | None, int, int]]:
         """Of each node that is up: model, GPUs free for everybody, GPUs in all."""
         nodes = self._base.nodes
-        return {name: (room.model, self.free(name, None), room.healthy) for name, room in nodes.items() if self._up(name)}
+        rooms = {name: (room.model, room.free, room.healthy) for name, room in nodes.items() if room.healthy}
+        for name in self._silent:
+            rooms.pop(name, None)
+        for name in (*self._marks, *self._taken):
+            if name in rooms:
+                rooms[name] = (nodes[name].model, self.free(name, None), nodes[name].healthy)
+        return rooms
 
     def free(self, name: str, claim: str | None) -> int:
         """GPUs of a node that are free for a claim's job, or for everybody (None)."""

@@ -23,7 +23,7 @@ class Standings:
         self.revision = max((each.usage_revision for each in counted.values()), default=0)
         self.paths = books.tree.paths if books.tree is not None else {}
         newest_for_all = min((each.counted_grants for each in counted.values()), default=0)
-        for attempt in books.attempts.values():
+        for attempt in books.attempts.values() if newest_for_all < books.newest_grant[cluster] else ():
             if attempt.cluster == cluster and attempt.budget is not None and attempt.grant_seq > newest_for_all:
                 for budget in self.paths.get(attempt.budget, ()):
                     if budget in self.now and attempt.grant_seq > counted[budget].counted_grants:
