@@ -121,6 +121,8 @@ class Books:
         """GPUs held unallocated, by user."""
         self.saves: dict[str, Saves] = {}
         """When each live attempt saved its work last, as its agents have said. Kept in memory: the next tick says it again."""
+        self.passed_over: dict[str, set[tuple[str | None, Kind]]] = defaultdict(set)
+        """Kinds of waiting jobs that were looked at for claims in vain since the last look began at the head of the line."""
         self.reserved: dict[str, dict[str, Reserved]] = defaultdict(dict)
         """The reservations of each cluster, by job."""
         self.seen: dict[NodeKey, Ms] = {}
@@ -327,6 +329,8 @@ class Books:
         kind = Kind(job.shape, slice_class(job.next_slice_ms) if leaf is not None else 0)
         group = Group(kind, job.user, job.priority)
         turn = (job.submitted_at_ms, job.job)
+        for passed_over in self.passed_over.values():
+            passed_over.discard((leaf, kind))
         insort(self.waiting.setdefault(leaf, {}).setdefault(kind, {}).setdefault(group, []), turn)
         self._turns[job.job] = (leaf, group, turn)
         self._priorities[leaf][job.priority] += 1

@@ -16,10 +16,11 @@ from allmende.proto.order import may_displace, spared
 from allmende.proto.placement import NodeReplicas, Room, place
 from allmende.proto.units import LARGEST_AMOUNT, GpuMs, Ms
 
-# Looking at a job costs some 50 us; the next pass looks on.
-LOOKS_MAX = 64
+# Looking at a job costs some 50 us. A pass looks at so many without success; the next one looks on where it stopped
+# (`Books.passed_over`), and anew at kinds that somebody joined since.
+LOOKS_MAX = 8
 # Jobs of one kind and leaf fit or fail together, but for their exact slices and for those that rest after a claim that failed.
-LOOKS_PER_KIND = 3
+LOOKS_PER_KIND = 2
 _NEVER = LARGEST_AMOUNT
 
 Size: TypeAlias = tuple[int, int, str | None, tuple[str, ...]]
@@ -149,6 +150,7 @@ def raise_claims(setting: Setting, new_id: Callable[[], str]) -> list[Claim]:
     space = setting.terms.claims_max - len(setting.still_open)
     if space <= 0:
         return []
+    passed_over = setting.books.passed_over[setting.cluster]
     raised = [
         _claim(setting, job.budget, job, new_id(), reserved=job.reserved.placement)
         for job in due(setting.books, setting.cluster, setting.now_ms)
@@ -158,13 +160,17 @@ def raise_claims(setting: Setting, new_id: Callable[[], str]) -> list[Claim]:
     if not seen.anybody:
         return raised
     line = AllocatedLine(setting.books.waiting, seen.standings)
-    for _look in range(LOOKS_MAX):
+    looks = 0
+    while looks < LOOKS_MAX and len(raised) < space:
         turn = line.next(seen.skip)
-        if turn is None or len(raised) >= space:
+        if turn is None:
+            passed_over.clear()
             break
         job = setting.books.jobs[turn.job]
         enough = seen.enough_for(turn, job)
         if enough is None:
+            looks += 1
+            seen.failed(turn)
             line.passed(turn)
             continue
         assert turn.leaf is not None
@@ -205,7 +211,8 @@ class _Seen:
                 self._lowest[attempt.budget] = min(attempt.priority, self._lowest.get(attempt.budget, attempt.priority))
         self._pool: _Pool | None = None
         self._small: dict[tuple[str, Size], bool] = {}
-        self._looks: dict[tuple[str, Kind], int] = {}
+        self._looks: dict[tuple[str | None, Kind], int] = {}
+        self._passed_over = setting.books.passed_over[setting.cluster]
         self._at_best: dict[str, Lawful | None] = {}
         # Of each claimant's and victim's leaf: the largest hold known to be lawful, the smallest known not to be.
         self._bounds: dict[tuple[str, str], tuple[GpuMs, GpuMs]] = {}
@@ -226,7 +233,6 @@ class _Seen:
             del self._bounds[key]
         self._at_best.clear()
         self._small.clear()
-        self._looks.clear()
 
     def skip(self, leaf: str | None, kind: Kind) -> bool:
         shape = kind.shape
@@ -240,7 +246,7 @@ class _Seen:
             highest = self._setting.books.highest_priority(leaf)
             self._at_best[leaf] = Lawful(leaves, leaf, highest, _NEVER, frozenset()) if anybody else None
         at_best = self._at_best[leaf]
-        if at_best is None or self._looks.get((leaf, kind), 0) >= LOOKS_PER_KIND:
+        if at_best is None or (leaf, kind) in self._passed_over:
             return True
         key = (leaf, _size(shape))
         if key not in self._small:
@@ -250,8 +256,6 @@ class _Seen:
     def enough_for(self, turn: Next, job: Job) -> Lawful | None:
         """Whom a job may displace, where together with what is free that could make it fit."""
         now_ms = self._setting.now_ms
-        looked = (turn.leaf or "", turn.group.kind)
-        self._looks[looked] = self._looks.get(looked, 0) + 1
         if job.job in self._gone or max(job.not_before_ms, job.claim_after_ms) > now_ms:
             return None
         if job.claims_failed and job.claim_signature == self._signature:
@@ -261,6 +265,13 @@ class _Seen:
         closed = self._setting.rooms.closed_to(Wish(job.job, job.next_slice_ms))
         lawful = Lawful(self._lawful_leaves(turn.leaf, hold), turn.leaf, job.priority, hold, closed)
         return lawful if self.pool.most(shape, lawful) >= shape.replicas else None
+
+    def failed(self, turn: Next) -> None:
+        """Looked at in vain; after some of a kind, the kind is passed over until the look begins anew."""
+        looked = (turn.leaf, turn.group.kind)
+        self._looks[looked] = self._looks.get(looked, 0) + 1
+        if self._looks[looked] >= LOOKS_PER_KIND:
+            self._passed_over.add(looked)
 
     def _outranks_own(self, leaf: str) -> bool:
         return leaf in self._lowest and self._setting.books.highest_priority(leaf) > self._lowest[leaf]
