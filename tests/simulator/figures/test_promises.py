@@ -44,6 +44,7 @@ TABLE: dict[str, tuple[list[Promise], Any, tuple[float, ...], str]] = {
     "an earlier word later on binds nobody": ([said(0, 3), said(1, 2)], WAITING, (3,), "kept"),
     "a promise that a failure moved stands apart": ([said(0, 2), said(1, 3, True)], WAITING, (3,), "moved_by_failure"),
     "even if it was kept after all": ([said(0, 2), said(1, 3, True)], WAITING, (2,), "moved_by_failure"),
+    "a failure that moved it earlier moved nothing": ([said(0, 2), said(1, 2, True)], WAITING, (3,), "broken"),
     "withdrawn in time is not broken": ([said(0, 2)], ended(1), (), "withdrawn"),
     "withdrawn after waiting in vain is": ([said(0, 2)], ended(3), (), "broken"),
     "still waiting past the promise": ([said(0, 2)], WAITING, (), "broken"),

@@ -54,7 +54,8 @@ def _by_wait(said: list[Promise], starts: list[Ms]) -> Iterator[tuple[list[Promi
 
 
 def _outcome(wait: list[Promise], started_ms: Ms | None, life: Life, start_ms: Ms, span: Span) -> Outcome:
-    if any(promise.moved_by_failure for promise in wait):
+    # A word that is not later than the first moves nothing, whatever caused it.
+    if any(promise.moved_by_failure and promise.by_ms > wait[0].by_ms for promise in wait):
         return "moved_by_failure"
     latest_ms = wait[0].by_ms + start_ms
     if started_ms is not None and started_ms < span.to_ms:
