@@ -58,7 +58,7 @@ def displace(
         free: GPUs of each node, with those that are about to be free; not what is promised to others.
         most: how much of each node the gang may use at most; only nodes of its model.
     """
-    newest = sorted(candidates, key=lambda each: (each.level, -each.granted_at_ms, each.attempt))
+    newest = sorted(candidates, key=lambda each: (-each.level, each.granted_at_ms, each.attempt), reverse=True)
     largest = sorted(newest, key=lambda each: (each.level, -sum(each.gpus.values())))
     plans = [
         plan for order in (newest, largest) if (plan := _greedy(shape, _Tally(free, most, shape.gpus_per_replica), order, most))
