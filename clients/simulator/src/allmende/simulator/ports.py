@@ -113,8 +113,10 @@ class Policy(Protocol):
         """All replicas run. Returns `protected_until_ms`."""
 
     def saves(self, attempt: str, every_ms: Ms, now_ms: Ms) -> None:
-        """The attempt, just started, saves its work each `every_ms` from now on: what an agent would report as it happens, told at
-        once because the virtual clock has no ticks. A policy may look up past saves; future ones only to be woken when they happen."""
+        """The attempt, just started, saves its work each `every_ms` from now on: what an agent would report as it happens.
+
+        Told at once because the virtual clock has no ticks. A policy may look up past saves, and ask to be woken at future ones.
+        """
 
     def ended(self, attempt: str, end: RunEnd, now_ms: Ms, saved_at_ms: Ms | None) -> None:
         """No replica runs any more. `saved_at_ms`: the last save of this attempt."""

@@ -123,6 +123,7 @@ class Allmende:
     def saves(self, attempt: str, every_ms: Ms, now_ms: Ms) -> None:
         """The attempt saves its work at this pace."""
         self._paces[attempt] = every_ms
+        self._books.saves[attempt] = Saves(now_ms, every_ms)
 
     def ended(self, attempt: str, end: RunEnd, now_ms: Ms, saved_at_ms: Ms | None) -> None:
         """No replica runs any more."""
@@ -192,12 +193,12 @@ class Allmende:
             self._answer(claims, now_ms)
 
     def _hear_saves(self, now_ms: Ms) -> None:
-        """What ticks say of those who may be told to leave, or whose next save decides when nodes can be gathered."""
-        if self._settings.waste_ppm or self._settings.reservations_max:
-            for attempt in self._books.attempts.values():
-                saved_ms = self.saved_at_ms(attempt, now_ms)
+        """What ticks say of those who may be told to leave."""
+        for leaf in self._books.loose.get(self._cluster, {}).values():
+            for name, loose in leaf.items():
+                saved_ms = self.saved_at_ms(loose.attempt, now_ms)
                 if saved_ms is not None:
-                    self._books.saves[attempt.attempt] = Saves(saved_ms, self._paces[attempt.attempt])
+                    self._books.saves[name] = Saves(saved_ms, self._paces[name])
 
     def _promise(self, now_ms: Ms) -> None:
         """Make new reservations known: to those who wait, and to the preemptor, who lets attempts go after their saves."""

@@ -1,4 +1,4 @@
-"""The settings of the policy `allmende`: the same knobs as the services have, with the same defaults. All can be overridden by name."""
+"""The settings of the policy `allmende`: the knobs of the services' rules. Each can be overridden by name."""
 
 from msgspec import Struct
 
