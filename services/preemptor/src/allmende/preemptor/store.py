@@ -166,7 +166,9 @@ class Store:
 
 def _claim_row(row: ClaimRow) -> tuple[Any, ...]:
     # A column of lists does not travel beside others, so the names go as one text.
-    return (*row.claim[:-1], " ".join(row.claim.avoid_nodes), row.stream_seq, row.message)
+    # `reserved_nodes` has no column: no message sets it yet.
+    columns = row.claim[: Claim._fields.index("avoid_nodes")]
+    return (*columns, " ".join(row.claim.avoid_nodes), row.stream_seq, row.message)
 
 
 def _attempt(row: asyncpg.Record, held: tuple[NodeGpus, ...], saved_at_ms: tuple[Ms, ...]) -> Attempt:
