@@ -28,6 +28,8 @@ from allmende.proto.standing import Standing
 from allmende.proto.units import DAY_MS, Ms
 
 _SQL = load_queries(__package__)
+# `reserved_nodes` has no column: no message sets it yet.
+_CLAIM_COLUMNS = tuple(name for name in Claim._fields if name != "reserved_nodes")
 # As long as the streams keep messages: what is forgotten here cannot be said again from there.
 KEEP_MS = 30 * DAY_MS
 
@@ -105,7 +107,7 @@ class Store:
     async def waiting_claims(self, cluster: str) -> list[Waiting]:
         """Claims without an answer, in the order in which admission raised them."""
         rows = await self._connection.fetch(_SQL["waiting_claims"], cluster)
-        claims = (Claim(**{name: row[name] for name in Claim._fields}) for row in rows)
+        claims = (Claim(**{name: row[name] for name in _CLAIM_COLUMNS}) for row in rows)
         return [
             Waiting(claim._replace(avoid_nodes=tuple(row["avoid_nodes"].split())), row["message"])
             for claim, row in zip(claims, rows, strict=True)
@@ -166,9 +168,7 @@ class Store:
 
 def _claim_row(row: ClaimRow) -> tuple[Any, ...]:
     # A column of lists does not travel beside others, so the names go as one text.
-    # `reserved_nodes` has no column: no message sets it yet.
-    columns = row.claim[: Claim._fields.index("avoid_nodes")]
-    return (*columns, " ".join(row.claim.avoid_nodes), row.stream_seq, row.message)
+    return (*row.claim[: _CLAIM_COLUMNS.index("avoid_nodes")], " ".join(row.claim.avoid_nodes), row.stream_seq, row.message)
 
 
 def _attempt(row: asyncpg.Record, held: tuple[NodeGpus, ...], saved_at_ms: tuple[Ms, ...]) -> Attempt:
