@@ -48,6 +48,7 @@ def check(text: bytes | str, *expected: str) -> None:
     assert [fault.code for fault in faults] == [each.partition(": ")[0] for each in expected], faults
     for fault, each in zip(faults, expected, strict=True):
         assert each.partition(": ")[2] in fault.sentence
+        assert len(fault.sentence) <= 1_000
 
 
 CASES: dict[str, tuple[bytes | str, tuple[str, ...]]] = {
@@ -55,6 +56,8 @@ CASES: dict[str, tuple[bytes | str, tuple[str, ...]]] = {
     "lines may end as on Windows": ("[lab]\r\n[lab.a]\r\nshare = '10%'\r\n", ()),
     "an empty file": ("", ("empty_tree: ",)),
     "broken TOML is placed by line and column": ("[lab]\nshare = \n", ("malformed_toml: line 2, column 9",)),
+    "a number of more digits than Python reads": ("[lab]\nshare = " + "9" * 5_000 + "\n", ("malformed_toml",)),
+    "a name of thousands of letters": (f"[{'9' * 5_000}]\n[lab]\n", ("invalid_name", "several_roots")),
     "a table declared twice": ("[lab]\n[lab.a]\n[lab.a]\n", ("malformed_toml: line 3",)),
     "no text at all": (b"[lab]\ntitle = '\xff'\n", ("not_utf8: byte 16",)),
     "a misspelt key": ("[lab]\n[lab.a]\nshares = '10%'\n", ("unknown_key: 'shares' in [lab.a]",)),

@@ -52,7 +52,8 @@ def read_tree(content: bytes | str) -> TreeFile:
         document = tomllib.loads(text.removeprefix("\ufeff"), parse_float=_Literal)
     except UnicodeDecodeError as error:
         return _broken("not_utf8", f"the file is not UTF-8 text: byte {error.start + 1} cannot be read")
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
+        # TOML's own fault, or a whole number of more digits than Python reads.
         return _broken("malformed_toml", f"the file is not TOML: {error}")
     except RecursionError:
         return _broken("nested_too_deep", "the file is nested too deep to read")

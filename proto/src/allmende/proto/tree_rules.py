@@ -243,7 +243,8 @@ def quote(text: str) -> str:
 
 
 def _listed(parts: Sequence[str], between: str = ", ") -> str:
-    # A sentence has at most 1,000 characters: the first few say where to look.
+    # A sentence has at most 1,000 characters: the first few say where to look, and a name that is no name is cut.
+    parts = [part if len(part) <= 200 else part[:197] + "..." for part in parts]
     if len(parts) <= _LISTED and sum(map(len, parts)) <= 700:
         return between.join(parts)
     few = parts[: max(1, min(_LISTED, 700 // max(map(len, parts))))]

@@ -28,12 +28,7 @@ def read_budgets(path: Path) -> Read[tuple[Budget, ...]]:
     text = read_text(path, MAX_FILE_BYTES, faults)
     if text is None:
         return faults.refused()
-    try:
-        tree = read_tree(text)
-    except ValueError as error:
-        # Whole numbers of more digits than Python reads.
-        faults.add(*Places(text).of_error(str(error)), "", "malformed_toml", f"the file is not TOML: {error}")
-        return faults.refused()
+    tree = read_tree(text)
     if not tree.faults:
         return faults.done(tree.budgets)
     places = Places(text)

@@ -25,17 +25,19 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Open claims."""
     requeue_backoff_ms: Ms = MINUTE_MS
     """How long an unallocated job waits after an eviction; doubles each time."""
-    requeue_backoff_max_ms: Ms = 30 * MINUTE_MS
+    requeue_backoff_max_ms: Ms = 8 * HOUR_MS
     """Where that doubling ends."""
-    waste_ppm: Ppm = 100_000
+    waste_ppm: Ppm = 30_000
     """An eviction may lose at most this part of what the claimant's slice gives; 0: any."""
     loss_first: bool = True
     """Among lawful victims, least lost work before most over-served leaf."""
+    patience: int = 2
+    """Each time a job has been evicted so often again, its next slice doubles."""
     reservations_max: int = 4
     """Jobs that nodes are gathered for at the same time."""
     reserved_ppm: Ppm = 500_000
     """The part of the nodes that may be gathered at the same time."""
-    gang_gpus: int = 16
+    gang_gpus: int = 128
     """Nodes are gathered for jobs of so many GPUs and more."""
     quick_nodes: int = 3
     """Nodes kept for unallocated work and for short slices."""
@@ -62,6 +64,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             stop_grace_ms=self.grace_ms,
             margin_ppm=self.margin_ppm,
             waste_ppm=self.waste_ppm,
+            patience=self.patience,
             reservations_max=self.reservations_max,
             reserved_ppm=self.reserved_ppm,
             gang_gpus=self.gang_gpus,

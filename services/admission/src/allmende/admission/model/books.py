@@ -30,7 +30,7 @@ from allmende.admission.model.values import (
     Shape,
     Tree,
 )
-from allmende.proto.units import LARGEST_AMOUNT, MINUTE_MS, Ms
+from allmende.proto.units import DAY_MS, LARGEST_AMOUNT, MINUTE_MS, Ms
 
 TimerKind: TypeAlias = Literal["start", "runtime", "answer", "claim", "claims", "job", "settle", "reserved"]
 Timer: TypeAlias = tuple[Ms, TimerKind, str]
@@ -328,7 +328,9 @@ class Books:
             return
         kind = Kind(job.shape, slice_class(job.next_slice_ms) if leaf is not None else 0)
         group = Group(kind, job.user, job.priority)
-        turn = (job.submitted_at_ms, job.job)
+        # An unallocated job goes back by a day with each eviction, so that bad luck is shared among those who wait.
+        behind_ms = job.evictions * DAY_MS if leaf is None else 0
+        turn = (job.submitted_at_ms + behind_ms, job.job)
         for passed_over in self.passed_over.values():
             passed_over.discard((leaf, kind))
         insort(self.waiting.setdefault(leaf, {}).setdefault(kind, {}).setdefault(group, []), turn)

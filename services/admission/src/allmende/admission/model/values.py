@@ -93,7 +93,7 @@ class Job(Struct, frozen=True, kw_only=True):
     not_before_ms: Ms = 0
     """An evicted unallocated job and one that could not start wait until then."""
     evictions: int = 0
-    """Evictions while unallocated; doubles the wait."""
+    """How often it was evicted: doubles the wait of an unallocated job, and lengthens the slice of an allocated one."""
     start_failures: int = 0
     avoid: tuple[str, ...] = ()
     avoid_until_ms: Ms = 0
@@ -332,6 +332,8 @@ class Terms(Struct, frozen=True, kw_only=True):
     """Nodes are gathered for jobs of so many GPUs and more; smaller ones find a hole, or a claim makes one."""
     notice_ms: Ms = 0
     """The longest notice of whoever must leave, and what messages take: between a reservation's `order_ms` and its promise."""
+    patience: int = 0
+    """Each time a job was evicted so often again, its next slice doubles, up to the cap; 0: only where it saved nothing new."""
     quick_nodes: int = 0
     """Nodes kept for unallocated work and for slices of at most `quick_slice_ms`, so that a short test need not wait."""
     quick_slice_ms: Ms = 0

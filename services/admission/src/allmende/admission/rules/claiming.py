@@ -55,9 +55,8 @@ class Lawful(NamedTuple):
         """May this attempt be displaced, as far as leaf, priority and loss go?"""
         if attempt.leaf is None:
             return True
-        if attempt.leaf == self.own:
-            return attempt.priority < self.priority
-        return attempt.leaf in self.leaves and not spared(attempt.lost, attempt.courtesy, self.hold, waste_ppm)
+        lawful = attempt.priority < self.priority if attempt.leaf == self.own else attempt.leaf in self.leaves
+        return lawful and not spared(attempt.lost, attempt.courtesy, self.hold, waste_ppm)
 
 
 class _Loose(NamedTuple):

@@ -160,15 +160,18 @@ def _evicted(job: Job, attempt: Attempt, end: End, now_ms: Ms, terms: Terms) -> 
     else:
         started_ms = attempt.granted_at_ms if attempt.started_at_ms is None else attempt.started_at_ms
         saved = end.checkpoint_at_ms is not None and end.checkpoint_at_ms > started_ms
-        slice_ms = job.next_slice_ms
+        evictions = job.evictions + 1
         if not saved:
             # Protection grows with bad luck (contract §7), up to the cap.
             slice_ms = max(job.next_slice_ms, min(terms.slice_cap_ms, 2 * max(attempt.slice_ms, 1)))
             why = f"back in its place; it had saved nothing new, so its next slice is {format_duration(slice_ms)}"
+        elif terms.patience and evictions >= terms.patience:
+            slice_ms = max(job.slice_ms, min(terms.slice_cap_ms, job.slice_ms << min(evictions // terms.patience, 20)))
+            why = f"back in its place; evicted {evictions} times, so its next slice is {format_duration(slice_ms)}"
         else:
             slice_ms = job.slice_ms
             why = "back in its place, with its first submission time"
-        job = replace(job, next_slice_ms=slice_ms)
+        job = replace(job, evictions=evictions, next_slice_ms=slice_ms)
     change = _requeue(job, attempt, now_ms, why)
     return change._replace(decisions=(decided, *change.decisions))
 

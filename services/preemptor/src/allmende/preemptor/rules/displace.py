@@ -56,22 +56,29 @@ def sort_attempts(snapshot: Snapshot, claim: Claim, nodes: Mapping[str, Node], p
             displaceable.append(Displaceable(attempt, UNALLOCATED, None))
         elif claim.reserved_nodes:
             displaceable.append(Displaceable(attempt, RESERVED, None))
-        elif attempt.budget == claim.budget:
-            if attempt.priority < claim.priority:
-                displaceable.append(Displaceable(attempt, LOWER_PRIORITY, None))
-            else:
-                kept.append((attempt, None))
         else:
-            if attempt.budget not in compared:
-                compared[attempt.budget] = _compare(snapshot, claim, attempt.budget, policy)
-            comparison = compared[attempt.budget]
-            if comparison is None or not comparison.allowed:
+            rule, comparison = _law(snapshot, claim, attempt, policy, compared)
+            if rule is None:
                 kept.append((attempt, comparison))
             elif spared(attempt.lost_gpu_ms(snapshot.now_ms), attempt.courtesy_gpu_ms, claim.hold_gpu_ms, policy.waste_ppm):
                 unsaved.append(attempt)
             else:
-                displaceable.append(Displaceable(attempt, _rule(snapshot, claim), comparison))
+                displaceable.append(Displaceable(attempt, rule, comparison))
     return Sorted(tuple(displaceable), tuple(kept), tuple(unsaved), tuple(protected))
+
+
+def _law(
+    snapshot: Snapshot, claim: Claim, attempt: Attempt, policy: Policy, compared: dict[str, Comparison | None]
+) -> tuple[str | None, Comparison | None]:
+    """The rule by which an allocated attempt may be displaced (None: by none), and the comparison where ratios decide."""
+    assert attempt.budget is not None
+    if attempt.budget == claim.budget:
+        return (LOWER_PRIORITY if attempt.priority < claim.priority else None), None
+    if attempt.budget not in compared:
+        compared[attempt.budget] = _compare(snapshot, claim, attempt.budget, policy)
+    comparison = compared[attempt.budget]
+    allowed = comparison is not None and comparison.allowed
+    return (_rule(snapshot, claim) if allowed else None), comparison
 
 
 def _rule(snapshot: Snapshot, claim: Claim) -> str:

@@ -55,7 +55,7 @@ def _whoever_is_left(free: dict[str, int], candidates: list[Candidate], wanted: 
 def _too_dear(snapshot: Snapshot, claim: Claim, policy: Policy, groups: Sorted, found: tuple[Candidate, ...]) -> Infeasible | None:
     """Each victim may be worth its loss and all together not: then the claim waits until some of them have saved."""
     gone = {candidate.attempt for candidate in found}
-    victims = [each.attempt for each in groups.displaceable if each.attempt.attempt in gone and each.compared is not None]
+    victims = [each.attempt for each in groups.displaceable if each.attempt.attempt in gone and each.attempt.budget is not None]
     losses = [(attempt.lost_gpu_ms(snapshot.now_ms), attempt.courtesy_gpu_ms) for attempt in victims]
     lost = sum(loss for loss, courtesy in losses if loss <= courtesy)
     if not spared(lost, lost, claim.hold_gpu_ms, policy.waste_ppm):
