@@ -57,6 +57,7 @@ CASES: dict[str, tuple[bytes | str, tuple[str, ...]]] = {
     "an empty file": ("", ("empty_tree: ",)),
     "broken TOML is placed by line and column": ("[lab]\nshare = \n", ("malformed_toml: line 2, column 9",)),
     "a number of more digits than Python reads": ("[lab]\nshare = " + "9" * 5_000 + "\n", ("malformed_toml",)),
+    "a number of more digits than Python writes": (f"[lab]\n[lab.a]\nshare = 0x{'f' * 5_000}\n", ("invalid_share: share = 0xfff",)),
     "a name of thousands of letters": (f"[{'9' * 5_000}]\n[lab]\n", ("invalid_name", "several_roots")),
     "a table declared twice": ("[lab]\n[lab.a]\n[lab.a]\n", ("malformed_toml: line 3",)),
     "no text at all": (b"[lab]\ntitle = '\xff'\n", ("not_utf8: byte 16",)),

@@ -148,7 +148,9 @@ def _share(trail: tuple[str, ...], value: object, faults: list[Problem]) -> Ppm 
     """The share in ppm. An unreadable one counts as 0, not as unset: then the sums around it accuse nobody who is innocent."""
     place = _place(trail)
     if isinstance(value, int) and not isinstance(value, bool):
-        sentence = f'{place}: share = {quote(str(value))[1:-1]} is ambiguous; write share = "35%" or share = "0.35"'
+        # Python reads hexadecimal numbers of any length, but refuses to write one of more than 4,300 decimal digits.
+        number = str(value) if value.bit_length() < 4_300 else hex(value)
+        sentence = f'{place}: share = {quote(number)[1:-1]} is ambiguous; write share = "35%" or share = "0.35"'
         faults.append(Problem(code="invalid_share", sentence=sentence))
     elif not isinstance(value, str):
         faults.append(_wrong(f'{place}: share must be text in quotes, such as share = "35%"'))
