@@ -2,7 +2,7 @@
 
 import typer
 
-from allmende.cli.commands import budgets, cluster, jobs, submit
+from allmende.cli.commands import budgets, cluster, elsewhere, jobs, submit
 from allmende.cli.demo.command import demo
 from allmende.cli.lab.command import up
 
@@ -28,3 +28,4 @@ app.command()(jobs.cancel)
 app.add_typer(budgets.app, name="budgets")
 app.command()(cluster.standings)
 app.command()(cluster.nodes)
+app.command(context_settings=elsewhere.PASSED_ON)(elsewhere.simulate)

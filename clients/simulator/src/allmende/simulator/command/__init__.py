@@ -1,0 +1,1 @@
+"""`allmende simulate`: options, inputs, the run, and what it leaves behind."""
