@@ -1,1 +1,0 @@
-"""`allmende simulate`: from words on the command line to a run and its reports."""
