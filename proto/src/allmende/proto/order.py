@@ -86,7 +86,7 @@ def _below_common_ancestor(first: Path, second: Path) -> tuple[str, str]:
 
 
 def spared(lost: GpuMs, courtesy: GpuMs, hold: GpuMs, waste_ppm: Ppm) -> bool:
-    """Is an allocated attempt spared because it has not saved its work lately? Decision 0014.
+    """Is an allocated attempt spared because it has not saved its work lately? Decision 0015.
 
     Spared while its going would lose more than `waste_ppm` of what the claimant holds by its slice. Who has saved nothing for
     longer than its own slice is spared no more (`courtesy`: slice x GPUs): who saves once in each slice leaves right after a save.
