@@ -8,6 +8,7 @@ from allmende.cli.lab.command import up
 
 app = typer.Typer(
     name="allmende",
+    cls=elsewhere.Commands,
     help="GPU time as budgets: shares decided before any job exists, and starts that follow them.",
     epilog="Exit codes: 0 done, 1 refused, 2 wrong command line or file, 3 somebody changed it first, 69 nobody answered.",
     no_args_is_help=True,
@@ -28,4 +29,4 @@ app.command()(jobs.cancel)
 app.add_typer(budgets.app, name="budgets")
 app.command()(cluster.standings)
 app.command()(cluster.nodes)
-app.command(context_settings=elsewhere.PASSED_ON)(elsewhere.simulate)
+app.command(context_settings=elsewhere.UNREAD, add_help_option=False)(elsewhere.simulate)

@@ -1,16 +1,13 @@
-"""`allmende-simulate` and `python -m allmende.simulator`: the command alone, where the rest of Allmende is not installed."""
+"""`allmende-simulate` and `python -m allmende.simulator`: the simulator without the rest of Allmende's command line."""
 
-import typer
+import sys
 
-from allmende.simulator.command import add_to
-
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]})
-add_to(app)
+from allmende.simulator.command.app import DEFAULT_NAME, run
 
 
 def main() -> None:
     """Run the command."""
-    app()
+    run(sys.argv[1:], DEFAULT_NAME)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,69 @@
-"""Commands that other packages bring: found by entry point when they are called, never imported before.
+"""Commands that other packages bring, such as `allmende simulate`: found and loaded only when they are called.
 
-So the command line runs without them, and they run without it.
+Such a package has an entry point in the group `allmende.commands`: a function that takes the arguments after the command's name
+and the name it was called by, and exits as a program does. Nothing is looked up or imported for the help or for another command.
 """
 
-from importlib.metadata import entry_points
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any, Final
 
 import typer
+from typer.core import TyperGroup
 
-from allmende.cli.errors import Exit
+from allmende.cli.errors import CommandFailed, Exit
+from allmende.cli.session import fail
 
-GROUP = "allmende.commands"
-# Everything after the name belongs to the other package, its --help included.
-PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+GROUP: Final = "allmende.commands"
+# Commands that the help names whether they are installed or not.
+BROUGHT_BY: Final = {"simulate": "simulator"}
+# A package's own help is its own: every option goes to it unread.
+UNREAD: Final = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+class Commands(TyperGroup):
+    """The command line's own commands, and behind them those of other packages."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command by name; None: nobody brings it."""
+        own = super().get_command(ctx, cmd_name)
+        if own is not None or not _found(cmd_name):
+            return own
+        beside = typer.Typer(add_completion=False, rich_markup_mode=None)
+        beside.command(cmd_name, context_settings=UNREAD, add_help_option=False)(call)
+        return typer.main.get_command(beside)
 
 
 def simulate(context: typer.Context) -> None:
-    """What would have happened: the services' own rules on a virtual clock (package allmende-simulator)."""
-    found = [each for each in entry_points(group=GROUP) if each.name == "simulate"]
+    """Run the scheduler's rules on a virtual clock: what would it have done?"""
+    call(context)
+
+
+def call(context: typer.Context) -> None:
+    """Hand the command line to the package that brings the command."""
+    name = context.info_name or ""
+    # An argument "--" is taken away by the parser; none of these commands has a use for it.
+    run(name, context.args, context.command_path)
+
+
+def run(name: str, arguments: Sequence[str], called: str) -> None:
+    """Load the command and run it; says how to get it where it is missing."""
+    found = _found(name)
     if not found:
-        typer.echo("`allmende simulate` comes with the package allmende-simulator, which is not installed here", err=True)
-        raise typer.Exit(Exit.UNREACHABLE)
-    app = typer.Typer(
-        add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
-    )
-    found[0].load()(app)
-    app(args=context.args, prog_name="allmende simulate")
+        package = f"allmende-{BROUGHT_BY[name]}"
+        sentence = f"{name} comes with the package {package}, which is not installed here; get it with: pip install {package}"
+        fail(CommandFailed(Exit.UNREACHABLE, sentence))
+    if len(found) > 1:
+        packages = ", ".join(sorted(point.dist.name if point.dist else point.value for point in found))
+        fail(CommandFailed(Exit.USAGE, f"several packages bring the command {name}: {packages}; uninstall all but one"))
+    (point,) = found
+    package = point.dist.name if point.dist else point.value
+    try:
+        program = point.load()
+    except (ImportError, AttributeError) as error:
+        fail(CommandFailed(Exit.USAGE, f"the command {name} of {package} cannot be loaded ({error}): install {package} again"))
+    program(arguments, called)
+
+
+def _found(name: str) -> list[metadata.EntryPoint]:
+    return list(metadata.entry_points(group=GROUP, name=name))

@@ -39,6 +39,7 @@ _ONLY_WITH: Final = {
     "--cluster": _LISTED,
     "--budgets": _LISTED,
     "--compare-budgets": _LISTED,
+    "--warm-up": _LISTED,
     "--drain": _LISTED,
     "--add-members/--no-add-members": _LISTED,
     "--skip-bad": _LISTED,
@@ -115,34 +116,35 @@ def _sources(ask: Ask, scenarios: Sequence[str], asked: Asked) -> None:
     given = _given(ask)
     sources = [name for name in ("--scenario", *_LISTED) if name in given]
     if len(sources) > 1:
-        asked.add(" ".join(sources), "only one of them at a time says which jobs come")
+        asked.add(" ".join(sources), "they exclude one another; one of them says which jobs come")
         return
     if not sources:
         beside = [name for name in given if name in _ONLY_WITH]
         if beside:
-            asked.add(" ".join(beside), f"add what says which jobs come, such as --jobs jobs.csv; an example: {EXAMPLES[1]}")
+            asked.add(" ".join(beside), f"add what says which jobs come, such as --jobs FILE.csv; an example: {EXAMPLES[1]}")
         else:
-            asked.add("allmende simulate", "say what to run, for example")
+            asked.add("allmende simulate", "say what to run, with --scenario NAME, --jobs FILE.csv, --philly PATH or --sacct FILE:")
             asked.faults += [f"  {example}" for example in EXAMPLES]
         return
     for name in given:
         allowed = _ONLY_WITH.get(name)
         if allowed is not None and sources[0] not in allowed:
-            asked.add(name, f"goes with {' or '.join(allowed)}, not with {sources[0]}")
+            why = "; a scenario brings its own" if sources[0] == "--scenario" else ""
+            asked.add(name, f"goes with {' or '.join(allowed)}, not with {sources[0]}{why}")
     if ask.scenario is not None and ask.scenario not in scenarios:
         asked.add("--scenario", f"no scenario is called {quote(ask.scenario)}; there are {', '.join(scenarios)}")
 
 
 def _companions(ask: Ask, asked: Asked) -> None:
     if ask.jobs is not None and ask.cluster is None:
-        sentence = "a table of jobs says nothing of the nodes; add --cluster lab.toml (docs/guides/simulate-inputs.md shows one)"
+        sentence = "a table of jobs says nothing of the nodes; add --cluster FILE.toml (docs/guides/simulate-inputs.md shows one)"
         asked.add("--cluster", f"is missing: {sentence}")
     if ask.gpus is not None and ask.cluster is not None:
         asked.add("--gpus", "the cluster file says how many GPUs there are; leave one of the two out")
     if ask.days is not None and not 1 <= ask.days <= DAYS_MOST:
-        asked.add("--days", f"must be within 1 to {DAYS_MOST:,}")
+        asked.add("--days", f"{ask.days} is not within 1 to {DAYS_MOST:,}")
     if ask.gpus is not None and not 1 <= ask.gpus <= GPUS_MOST:
-        asked.add("--gpus", f"must be within 1 to {GPUS_MOST:,}")
+        asked.add("--gpus", f"{ask.gpus} is not within 1 to {GPUS_MOST:,}")
     if ask.unit is not None and ask.unit not in ("gpu", "cpu"):
         asked.add("--unit", f"{quote(ask.unit)} is neither gpu nor cpu")
 
@@ -162,6 +164,7 @@ def _given(ask: Ask) -> list[str]:
         "--unit": ask.unit,
         "--timezone": ask.timezone,
         "--slice": ask.slice,
+        "--warm-up": ask.warm_up,
         "--drain": ask.drain,
         "--add-members/--no-add-members": ask.add_members,
         "--skip-bad": ask.skip_bad or None,

@@ -1,4 +1,4 @@
-"""How the command fails: sentences on stderr and an exit code that programs can rely on. Never a traceback for what somebody gave."""
+"""How the command fails: sentences on stderr and an exit code for programs. Never a traceback for what somebody gave."""
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum

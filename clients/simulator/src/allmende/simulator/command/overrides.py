@@ -7,25 +7,27 @@ unit: a length has one, a part is a percentage or a fraction.
 import ast
 import inspect
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec import Struct
 
-from allmende.proto.units import DAY_MS, HOUR_MS, MINUTE_MS, PPM_WHOLE, SECOND_MS, Ms, Ppm, format_share, parse_duration, parse_share
+from allmende.proto.units import (
+    DAY_MS,
+    HOUR_MS,
+    MINUTE_MS,
+    PPM_WHOLE,
+    SECOND_MS,
+    Ms,
+    Ppm,
+    format_share,
+    parse_duration,
+    parse_share,
+)
 from allmende.simulator.command.failures import Asked
 from allmende.simulator.inputs.faults import quote
-from allmende.simulator.model import Cluster
-from allmende.simulator.policies import allmende, fifo, priority, settings
-from allmende.simulator.ports import Policy
-
-Settings: TypeAlias = settings.Settings | fifo.Settings | priority.Settings
-
-KINDS: Final[Mapping[str, type[Settings]]] = {
-    "allmende": settings.Settings,
-    "priority": priority.Settings,
-    "fifo": fifo.Settings,
-}
+from allmende.simulator.policies.offered import POLICIES
 
 # Below these a setting means nothing: no time to look back on, no level to be in, no slice that anybody could ask for.
 LEAST: Final = {"window_ms": 5 * MINUTE_MS, "slice_cap_ms": SECOND_MS, "levels": 1, "gang_gpus": 1, "requeue_backoff_ms": SECOND_MS}
@@ -48,26 +50,17 @@ class Setting(NamedTuple):
     sentence: str
 
 
-def make(policy: Settings, cluster: Cluster) -> Policy:
-    """A new policy with these settings."""
-    if isinstance(policy, settings.Settings):
-        return allmende.Allmende(policy, cluster)
-    if isinstance(policy, priority.Settings):
-        return priority.Priority(policy, cluster)
-    return fifo.Fifo(policy, cluster)
-
-
 def listed(policy: str) -> list[Setting]:
     """All settings of a policy, in the order of its own."""
-    kind = KINDS[policy]
+    kind = POLICIES[policy].settings
     sentences = _sentences(kind)
     usual = msgspec.structs.asdict(kind())
     return [Setting(name, in_words(name, value), sentences.get(name, "")) for name, value in usual.items()]
 
 
-def override(policy: str, sets: Sequence[str], asked: Asked) -> Settings:
+def override(policy: str, sets: Sequence[str], asked: Asked) -> Struct:
     """The policy's settings with `NAME=VALUE` put in; what is wrong goes into `asked`."""
-    kind = KINDS[policy]
+    kind = POLICIES[policy].settings
     usual = msgspec.structs.asdict(kind())
     changed: dict[str, Any] = {}
     for each in sets:
@@ -147,7 +140,7 @@ def _example(policy: str) -> str:
     return f"{first.name}={first.default}"
 
 
-def _sentences(kind: type[Settings]) -> dict[str, str]:
+def _sentences(kind: type[Struct]) -> dict[str, str]:
     """What stands below each field in the class: msgspec keeps no docstrings of fields, the source does."""
     body = ast.parse(inspect.getsource(kind)).body[0]
     assert isinstance(body, ast.ClassDef)

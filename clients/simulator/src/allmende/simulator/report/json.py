@@ -8,13 +8,18 @@ from allmende.simulator.figures.model import Cost, Figures
 
 
 def encode(figures: Figures, cost: Cost | None = None) -> bytes:
-    """The figures, and `runtime_s`, `peak_mib` and `ms_per_event` where a cost is given. Ends with a newline.
+    """The figures as an object of their own. Ends with a newline."""
+    return _written(figures_said(figures, cost))
+
+
+def figures_said(figures: Figures, cost: Cost | None = None) -> dict[str, object]:
+    """The figures by name, and `runtime_s`, `peak_mib` and `ms_per_event` where a cost is given.
 
     Hours are left out: they are in `teams_hourly.csv`.
     """
     said = {name: value for name, value in asdict(figures).items() if name != "hourly"}
     said["partial"] = figures.partial
-    return _written(said | ({} if cost is None else asdict(cost)))
+    return said | ({} if cost is None else asdict(cost))
 
 
 def encode_comparison(comparison: Comparison) -> bytes:
