@@ -5,14 +5,16 @@ and the name it was called by, and exits as a program does. Nothing is looked up
 """
 
 from collections.abc import Sequence
-from importlib import metadata
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 from typer.core import TyperGroup
 
 from allmende.cli.errors import CommandFailed, Exit
 from allmende.cli.session import fail
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP: Final = "allmende.commands"
 # Commands that the help names whether they are installed or not.
@@ -43,12 +45,11 @@ def call(context: typer.Context) -> None:
     """Hand the command line to the package that brings the command."""
     name = context.info_name or ""
     # An argument "--" is taken away by the parser; none of these commands has a use for it.
-    run(name, context.args, context.command_path)
+    run(name, _found(name), context.args, context.command_path)
 
 
-def run(name: str, arguments: Sequence[str], called: str) -> None:
-    """Load the command and run it; says how to get it where it is missing."""
-    found = _found(name)
+def run(name: str, found: "Sequence[EntryPoint]", arguments: Sequence[str], called: str) -> None:
+    """Load the command out of the one package that brings it, and run it; says how to get it where it is missing."""
     if not found:
         package = f"allmende-{BROUGHT_BY[name]}"
         sentence = f"{name} comes with the package {package}, which is not installed here; get it with: pip install {package}"
@@ -65,5 +66,8 @@ def run(name: str, arguments: Sequence[str], called: str) -> None:
     program(arguments, called)
 
 
-def _found(name: str) -> list[metadata.EntryPoint]:
-    return list(metadata.entry_points(group=GROUP, name=name))
+def _found(name: str) -> "list[EntryPoint]":
+    # Imported when needed: it takes longer than the help of all commands together.
+    from importlib.metadata import entry_points
+
+    return list(entry_points(group=GROUP, name=name))

@@ -34,10 +34,11 @@ class Outputs:
     def prepare(self, inputs: Sequence[Path], asked: Asked) -> None:
         """Begin every file; what cannot be written goes into `asked`. Call `discard` in any case."""
         read = {_real(path) for path in inputs} | {_real(path / "philly.csv") for path in inputs}
-        for target in self._pages.values():
-            self._try("--html", target, self._begin_page, read, asked)
+        # Folders first: a page may go into one.
         for folder in self._folders.values():
             self._try("--csv-dir", folder, self._begin_folder, read, asked)
+        for target in self._pages.values():
+            self._try("--html", target, self._begin_page, read, asked)
 
     def write(self, key: str, history: History, figures: Figures, notes: Sequence[str]) -> None:
         """Write the files of one run.

@@ -32,6 +32,8 @@ from allmende.simulator.policies.offered import POLICIES
 # Below these a setting means nothing: no time to look back on, no level to be in, no slice that anybody could ask for.
 LEAST: Final = {"window_ms": 5 * MINUTE_MS, "slice_cap_ms": SECOND_MS, "levels": 1, "gang_gpus": 1, "requeue_backoff_ms": SECOND_MS}
 NUMBER_MOST: Final = 1_000_000
+# A pass looks at each level.
+MOST: Final = {"levels": 100}
 LENGTH_MOST_MS: Final[Ms] = 366 * DAY_MS
 # A team's protected work may be allowed more than its share; all others are parts of a whole.
 FACTOR_MOST_PPM: Final[Ppm] = 100 * PPM_WHOLE
@@ -112,7 +114,7 @@ def _value(name: str, usual: object, text: str) -> object:
     else:
         if not _NUMBER.match(text):
             raise ValueError(f"{quote(text)} is not a whole number such as {usual}")
-        most, number = NUMBER_MOST, int(text)
+        most, number = MOST.get(name, NUMBER_MOST), int(text)
     least = LEAST.get(name, 0)
     if not least <= number <= most:
         raise ValueError(f"{quote(text)} is not within {in_words(name, least)} to {in_words(name, most)}")
