@@ -37,7 +37,7 @@ class Commands(TyperGroup):
 
 
 def simulate(context: typer.Context) -> None:
-    """Run the scheduler's rules on a virtual clock: what would it have done?"""
+    """Say what the scheduler would have done."""
     call(context)
 
 
