@@ -328,6 +328,70 @@ class NodesPage(Struct, frozen=True, kw_only=True):
     next_after: tuple[Name, Name] | None = None
 
 
+class PastMark(Struct, frozen=True, kw_only=True):
+    """How far a reader of the history has come: behind this attempt of this job (None: behind a job without attempts)."""
+
+    job: Id
+    attempt: Id | None = None
+
+
+class HistoryQuery(Struct, frozen=True, kw_only=True):
+    """Ask for the jobs that lived in `[from_ms, to_ms)`, by id, with all their attempts. `limit` counts attempts."""
+
+    from_ms: Instant
+    to_ms: Instant
+    after: PastMark | None = None
+    limit: Annotated[int, Meta(ge=1, le=200)] = 200
+
+
+class PastAttempt(Struct, frozen=True, kw_only=True):
+    """One placement of a job, as it was. `budget` None: unallocated."""
+
+    attempt: Id
+    cluster: Name
+    budget: Name | None
+    placement: tuple[Placed, ...]
+    slice_ms: Span
+    granted_at_ms: Instant
+    started_at_ms: Instant | None
+    protected_until_ms: Instant | None
+    ended_at_ms: Instant | None
+    outcome: str | None
+
+
+class PastJob(Struct, frozen=True, kw_only=True):
+    """What was asked for and what became of it; never what it runs. `outcome` None: it has not ended."""
+
+    job: Id
+    user: Name
+    budget: Name | None
+    clusters: tuple[Name, ...]
+    replicas: Replicas
+    gpus_per_replica: GpuCount
+    gpu_model: Name | None
+    slice_ms: Span
+    stated_runtime_ms: Span | None
+    max_runtime_ms: Span | None
+    resumable: bool
+    priority: int
+    kind: Kind
+    may_run_unallocated: bool
+    submitted_at_ms: Instant
+    ended_at_ms: Instant | None
+    outcome: JobOutcome | None
+    attempts: tuple[PastAttempt, ...]
+
+
+class HistoryPage(Struct, frozen=True, kw_only=True):
+    """A job whose attempts do not fit is in the next page too, with the others. `next_after` unset: this was the last piece.
+
+    A page may be empty and not the last.
+    """
+
+    jobs: tuple[PastJob, ...]
+    next_after: PastMark | None = None
+
+
 class PayloadQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An agent asks what a granted attempt runs. Only for attempts on its own cluster that have not ended."""
 

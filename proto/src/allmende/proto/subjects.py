@@ -169,6 +169,7 @@ QUEUE = _ask("admission", "queue", admission.QueueQuery, admission.QueuePage)
 JOBS = _ask("admission", "jobs", admission.JobsQuery, admission.JobsPage)
 WHY = _ask("admission", "why", admission.WhyQuery, admission.WhyReply)
 NODES = _ask("admission", "nodes", admission.NodesQuery, admission.NodesPage)
+HISTORY = _ask("admission", "history", admission.HistoryQuery, admission.HistoryPage)
 CANCEL = Request(
     service="admission", verb="cancel", request=admission.CancelJob, reply=admission.Cancelled, asks=PEOPLE, changes=True
 )
@@ -188,6 +189,7 @@ REQUESTS: tuple[Request, ...] = (
     JOBS,
     WHY,
     NODES,
+    HISTORY,
     CANCEL,
     PAYLOAD,
 )

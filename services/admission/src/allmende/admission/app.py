@@ -82,6 +82,7 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         endpoint(subjects.JOBS, queries.jobs),
         endpoint(subjects.WHY, queries.why),
         endpoint(subjects.NODES, queries.nodes),
+        endpoint(subjects.HISTORY, queries.history),
         endpoint(subjects.PAYLOAD, queries.payload),
         endpoint(subjects.CANCEL, commands.cancel),
     ]

@@ -22,6 +22,15 @@ class JobFilter(NamedTuple):
     limit: int
 
 
+class PastFilter(NamedTuple):
+    """Which part of the past a page shows: behind an attempt of a job, each empty at the beginning."""
+
+    from_ms: Ms
+    after_job: str
+    after_attempt: str
+    limit: int
+
+
 class Store(Protocol):
     """Rows of jobs, attempts, claims, nodes, standings, the tree and decisions."""
 
@@ -43,6 +52,9 @@ class Store(Protocol):
 
     async def page_of_jobs(self, connection: Connection, wanted: JobFilter) -> Sequence[tuple[Job, Attempt | None]]:
         """Jobs, newest first, each with its latest attempt."""
+
+    async def page_of_past(self, connection: Connection, wanted: PastFilter) -> Sequence[tuple[Job, Attempt | None]]:
+        """Jobs by id that had not ended before an instant, each as often as it has attempts; once where it has none."""
 
     async def attempts_of_job(self, connection: Connection, job: str) -> Sequence[Attempt]:
         """All attempts of a job, oldest first."""

@@ -110,6 +110,16 @@ ORDER BY job.job DESC LIMIT $5
 -- name: attempts_of_job
 SELECT body FROM attempt WHERE job = $1
 
+-- name: page_of_past
+-- One row an attempt; a job without any has one row too. $2 and $3: the job and the attempt that were read last, empty at first.
+SELECT job.version, job.body, attempt.body AS attempt
+FROM job
+LEFT JOIN attempt ON attempt.job = job.job
+WHERE (job.ended_at_ms IS NULL OR job.ended_at_ms >= $1)
+    AND job.job >= $2
+    AND (job.job > $2 OR attempt.attempt > $3)
+ORDER BY job.job, attempt.attempt LIMIT $4
+
 -- name: decisions_of_job
 SELECT body FROM (SELECT number, body FROM decision WHERE job = $1 ORDER BY number DESC LIMIT $2) AS last ORDER BY number
 

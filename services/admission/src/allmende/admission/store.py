@@ -21,7 +21,7 @@ from allmende.admission.model.values import (
     Node,
     Tree,
 )
-from allmende.admission.ports import JobFilter
+from allmende.admission.ports import JobFilter, PastFilter
 from allmende.admission.rules import trees
 from allmende.chassis.db import Connection, Transaction, load_queries
 from allmende.chassis.errors import StaleTerm
@@ -97,6 +97,11 @@ class AdmissionStore:
             _SQL["page_of_jobs"], wanted.user, wanted.budget, list(wanted.states), wanted.before, wanted.limit
         )
         return [(_job(row), None if row["latest"] is None else _attempts.decode(row["latest"])) for row in rows]
+
+    async def page_of_past(self, connection: Connection, wanted: PastFilter) -> Sequence[tuple[Job, Attempt | None]]:
+        """Jobs by id that had not ended before an instant, each as often as it has attempts; once where it has none."""
+        rows = await connection.fetch(_SQL["page_of_past"], *wanted)
+        return [(_job(row), None if row["attempt"] is None else _attempts.decode(row["attempt"])) for row in rows]
 
     async def attempts_of_job(self, connection: Connection, job: str) -> Sequence[Attempt]:
         """All attempts of a job, oldest first."""

@@ -309,6 +309,46 @@ def job_summary(job: Job, latest: Attempt | None) -> admission.JobSummary:
     )
 
 
+def past_attempt(attempt: Attempt) -> admission.PastAttempt:
+    """One attempt as it was."""
+    return admission.PastAttempt(
+        attempt=attempt.attempt,
+        cluster=attempt.cluster,
+        budget=attempt.budget,
+        placement=placed(attempt.placement),
+        slice_ms=attempt.slice_ms,
+        granted_at_ms=attempt.granted_at_ms,
+        started_at_ms=attempt.started_at_ms,
+        protected_until_ms=attempt.protected_until_ms,
+        ended_at_ms=attempt.ended_at_ms,
+        outcome=attempt.outcome,
+    )
+
+
+def past_job(job: Job) -> admission.PastJob:
+    """One job as it was, its attempts still to be added."""
+    return admission.PastJob(
+        job=job.job,
+        user=job.user,
+        budget=job.budget,
+        clusters=job.clusters,
+        replicas=job.replicas,
+        gpus_per_replica=job.gpus_per_replica,
+        gpu_model=job.gpu_model,
+        slice_ms=job.slice_ms,
+        stated_runtime_ms=job.stated_runtime_ms,
+        max_runtime_ms=job.max_runtime_ms,
+        resumable=job.resumable,
+        priority=job.priority,
+        kind=job.kind,
+        may_run_unallocated=job.may_run_unallocated,
+        submitted_at_ms=job.submitted_at_ms,
+        ended_at_ms=job.ended_at_ms,
+        outcome=job.outcome,
+        attempts=(),
+    )
+
+
 def queue_entry(position: int, waiting: Waiting, reasons: tuple[Reason, ...]) -> admission.QueueEntry:
     """One line of the queue."""
     job, standing = waiting.job, waiting.standing

@@ -1,18 +1,19 @@
-"""What admission answers: the queue, jobs, why, nodes, and to agents what an attempt runs. Changes nothing.
+"""What admission answers: the queue, jobs, the past, why, nodes, and to agents what an attempt runs. Changes nothing.
 
 Lists come from rows; the queue, places and blockers from the books and from what the last pass saw.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from allmende.admission import wire
 from allmende.admission.handlers.desk import Desk
-from allmende.admission.model.values import Job, Reason
-from allmende.admission.ports import JobFilter, Store
+from allmende.admission.model.values import Attempt, Job, Reason
+from allmende.admission.ports import JobFilter, PastFilter, Store
 from allmende.admission.rules import explaining
 from allmende.admission.rules.explaining import Waiting
 from allmende.admission.rules.passing import not_ready
@@ -66,6 +67,17 @@ class Queries:
         shown = fitting([wire.job_summary(job, latest) for job, latest in rows[: query.limit]])
         more = len(rows) > len(shown)
         return admission.JobsPage(jobs=tuple(shown), next_before=shown[-1].job if more and shown else None)
+
+    async def history(self, caller: str, query: admission.HistoryQuery) -> admission.HistoryPage:
+        """What lived in a span, by job and attempt: as many attempts as fit a reply, and where to go on."""
+        after = query.after
+        behind = ("", "") if after is None else (after.job, after.attempt or "")
+        async with self._db.reading() as connection:
+            rows = await self._store.page_of_past(connection, PastFilter(query.from_ms, *behind, query.limit + 1))
+        told = rows[: query.limit]
+        jobs, count = _past(told, query.to_ms)
+        more = len(rows) > count
+        return admission.HistoryPage(jobs=jobs, next_after=_mark(*told[count - 1]) if more and count else None)
 
     async def why(self, caller: str, query: admission.WhyQuery) -> admission.WhyReply:
         """The story of a job out of the stored decisions, with what keeps it waiting now.
@@ -141,6 +153,33 @@ class Queries:
 
 # A caller may ask for clusters that do not exist; what is kept for them must stay bounded.
 _CLUSTERS_KEPT = 64
+
+
+def _past(rows: Sequence[tuple[Job, Attempt | None]], to_ms: Ms) -> tuple[tuple[admission.PastJob, ...], int]:
+    """The jobs of as many of the first rows as fit a reply, and how many rows that are. Jobs of after `to_ms` are passed over."""
+    left = REPLY_BYTES
+    found: dict[str, tuple[admission.PastJob, list[admission.PastAttempt]]] = {}
+    for count, (job, attempt) in enumerate(rows):
+        if job.submitted_at_ms >= to_ms:
+            continue
+        told = found.get(job.job) or (wire.past_job(job), [])
+        past = None if attempt is None else wire.past_attempt(attempt)
+        left -= 0 if past is None else len(_encode(past)) + 1
+        left -= 0 if job.job in found else len(_encode(told[0])) + 1
+        if left < 0 and found:
+            return _with_attempts(found.values()), count
+        found[job.job] = told
+        if past is not None:
+            told[1].append(past)
+    return _with_attempts(found.values()), len(rows)
+
+
+def _mark(job: Job, attempt: Attempt | None) -> admission.PastMark:
+    return admission.PastMark(job=job.job, attempt=None if attempt is None else attempt.attempt)
+
+
+def _with_attempts(found: Iterable[tuple[admission.PastJob, list[admission.PastAttempt]]]) -> tuple[admission.PastJob, ...]:
+    return tuple(replace(job, attempts=tuple(attempts)) for job, attempts in found)
 
 
 def one_of(found: Sequence[Job], suffix: str) -> Job:
