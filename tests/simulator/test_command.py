@@ -134,3 +134,33 @@ def test_ctrl_c_gives_the_figures_so_far(tmp_path: Path) -> None:
 def _computed_s(pid: int) -> float:
     ticks = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11]
     return int(ticks) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_a_full_disk_behind_stdout_is_said_in_a_sentence(words: tuple[str, ...], tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "allmende.simulator", *files(tmp_path), *words]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=50, check=False)
+    assert (done.returncode, done.stderr.decode()) == (74, "standard output cannot be written: No space left on device\n")
+
+
+def test_the_json_has_one_object_with_the_compared_runs_below(tmp_path: Path) -> None:
+    (tmp_path / "proposal.toml").write_text('[lab]\n[lab.vision]\nshare = "10%"\n[lab.tools]\nshare = "90%"\n')
+    words = ("--json", "--set", "quick_nodes=0", "--compare", "allmende", "--compare", "fifo", "--compare-budgets")
+    said = typed(*files(tmp_path), *words, str(tmp_path / "proposal.toml"))
+    figures = json.loads(said.out)
+    assert (said.code, said.err) == (0, "")
+    labels = ["allmende", "fifo", "allmende quick_nodes=0, proposal.toml"]
+    assert list(figures["compared"]) == labels
+    assert figures["side_by_side"]["runs"] == ["allmende quick_nodes=0", *labels]
+    assert (figures["settings"]["quick_nodes"], figures["compared"]["allmende"]["settings"]["quick_nodes"]) == (0, 3)
+    shares = {team["budget"]: team["effective_share_ppm"] for team in figures["compared"][labels[2]]["teams"]}
+    assert shares == {"vision": 100_000, "tools": 900_000}
+
+
+def test_quiet_says_nothing_and_writes_what_was_asked_for(tmp_path: Path) -> None:
+    said = typed(*files(tmp_path), "--quiet", "--html", str(tmp_path / "report.html"))
+    assert (said.code, said.out, said.err) == (0, b"", "")
+    assert (tmp_path / "report.html").is_file()

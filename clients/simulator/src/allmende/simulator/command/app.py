@@ -34,7 +34,12 @@ def run(arguments: Sequence[str], name: str) -> None:
         # A terminal that cannot show a letter shows its number instead of ending the run.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    app(args=list(arguments), prog_name=name, obj=shlex.join([*name.split(), *arguments]))
+    try:
+        app(args=list(arguments), prog_name=name, obj=shlex.join([*name.split(), *arguments]))
+    except OSError as error:
+        # A full disk behind `>`; a closed pipe is typer's own case, and files of ours are `Outputs`'.
+        typer.echo(f"standard output cannot be written: {error.strerror}", err=True)
+        sys.exit(Exit.OUTPUT)
 
 
 @app.command(epilog="Exit codes: 0 done, 2 wrong command line or file, 70 a rule is at fault, 74 could not write, 130 Ctrl-C.")

@@ -18,7 +18,7 @@ from allmende.simulator import scenarios
 from allmende.simulator.command import overrides
 from allmende.simulator.command.ask import Ask, terms_of
 from allmende.simulator.command.cost import Meter
-from allmende.simulator.command.failures import Asked, CommandFailed, Exit
+from allmende.simulator.command.failures import Asked, Exit
 from allmende.simulator.command.outputs import Outputs
 from allmende.simulator.command.playing import play
 from allmende.simulator.command.source import Source, source_of, trees_of
@@ -114,13 +114,7 @@ def _run_all(ask: Ask, plan: Sequence[Planned], source: Source, outputs: Outputs
         ran.append(Ran(planned, figures, cost, scenario.notes))
         if stopped is not None:
             break
-    try:
-        _say(ask, ran)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise CommandFailed(Exit.OUTPUT, f"standard output cannot be written: {error.strerror}") from None
+    _say(ask, ran)
     if stopped is None:
         return Exit.OK
     left = len(plan) - len(ran)
@@ -140,6 +134,8 @@ def _say(ask: Ask, ran: Sequence[Ran]) -> None:
         terminal.render(ran[0].figures, out, ran[0].cost, ran[0].notes)
         if len(ran) > 1:
             terminal.render_comparison(_comparison(ran), out)
+    # What cannot be written is noticed here, not when the interpreter ends.
+    sys.stdout.flush()
 
 
 def _comparison(ran: Sequence[Ran]) -> Comparison:
