@@ -152,7 +152,7 @@ def test_the_json_has_one_object_with_the_compared_runs_below(tmp_path: Path) ->
     said = typed(*files(tmp_path), *words, str(tmp_path / "proposal.toml"))
     figures = json.loads(said.out)
     assert (said.code, said.err) == (0, "")
-    labels = ["allmende", "fifo", "allmende quick_nodes=0, proposal.toml"]
+    labels = ["allmende", "fifo", "under proposal.toml"]
     assert list(figures["compared"]) == labels
     assert figures["side_by_side"]["runs"] == ["allmende quick_nodes=0", *labels]
     assert (figures["settings"]["quick_nodes"], figures["compared"]["allmende"]["settings"]["quick_nodes"]) == (0, 3)

@@ -62,10 +62,7 @@ def run(ask: Ask, repeat: str) -> int:
     plan = _plan(ask, asked)
     asked.check()
     source = source_of(ask, terms)
-    plan += [
-        Planned(f"{plan[0].label}, {path.name}", f"budgets-{number}", ask.policy, plan[0].settings, tree)
-        for number, (path, tree) in enumerate(zip(ask.compare_budgets, trees_of(ask.compare_budgets), strict=True), start=1)
-    ]
+    plan += _under_other_trees(ask, plan[0].settings)
     outputs = Outputs(ask, [each.key for each in plan])
     try:
         outputs.prepare(ask.inputs, asked)
@@ -97,6 +94,15 @@ def _plan(ask: Ask, asked: Asked) -> list[Planned]:
     for path in sorted({path for path in ask.compare_budgets if ask.compare_budgets.count(path) > 1}):
         asked.add("--compare-budgets", f"{path} is given twice")
     return plan
+
+
+def _under_other_trees(ask: Ask, settings: Struct) -> list[Planned]:
+    names = [path.name for path in ask.compare_budgets]
+    labels = [path.name if names.count(path.name) == 1 else str(path) for path in ask.compare_budgets]
+    return [
+        Planned(f"under {label}", f"budgets-{number}", ask.policy, settings, tree)
+        for number, (label, tree) in enumerate(zip(labels, trees_of(ask.compare_budgets), strict=True), start=1)
+    ]
 
 
 def _run_all(ask: Ask, plan: Sequence[Planned], source: Source, outputs: Outputs, repeat: str) -> int:
