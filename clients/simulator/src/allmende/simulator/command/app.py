@@ -6,7 +6,8 @@ Never reads the environment, and prints nothing but what was asked for: figures 
 import io
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import typer
 
@@ -78,42 +79,15 @@ def simulate(
 
     Ctrl-C stops the clock and gives the figures so far. Guide: docs/guides/simulate.md.
     """
+    given = locals()  # before anything else has a name here
     # Imported when needed: the rules of three services would slow down the help.
     from allmende.simulator.command import listing, session
 
-    ask = Ask(
-        scenario=scenario,
-        seed=seed,
-        days=days,
-        load=load,
-        cluster=cluster,
-        budgets=budgets,
-        jobs=jobs,
-        philly=philly,
-        gpus=gpus,
-        sacct=sacct,
-        unit=unit,
-        timezone=timezone,
-        slice=slice_text,
-        warm_up=warm_up,
-        drain=drain,
-        add_members=add_members,
-        skip_bad=skip_bad,
-        policy=policy,
-        sets=tuple(sets or ()),
-        compare=tuple(compare or ()),
-        compare_budgets=tuple(compare_budgets or ()),
-        json=json,
-        csv_dir=csv_dir,
-        html=html,
-        quiet=quiet,
-        cost=not no_cost,
-    )
     try:
         if list_scenarios or list_settings:
             listing.show(scenarios=list_scenarios, settings=list_settings, as_json=json)
             return
-        code = session.run(ask, str(context.obj))
+        code = session.run(_ask(given), str(context.obj))
     except CommandFailed as failed:
         for sentence in failed.sentences:
             typer.echo(sentence, err=True)
@@ -123,3 +97,10 @@ def simulate(
         raise typer.Exit(Exit.SIGNAL + 2) from None
     if code:
         raise typer.Exit(code)
+
+
+def _ask(given: Mapping[str, Any]) -> Ask:
+    """The command's arguments as one value. Most have the names of its fields."""
+    values: dict[str, Any] = {name: given[name] for name in Ask.__struct_fields__ if name in given}
+    values |= {name: tuple(given[name] or ()) for name in ("sets", "compare", "compare_budgets")}
+    return Ask(**values | {"slice": given["slice_text"], "cost": not given["no_cost"]})

@@ -35,9 +35,9 @@ NUMBER_MOST: Final = 1_000_000
 # A pass looks at each level.
 MOST: Final = {"levels": 100}
 LENGTH_MOST_MS: Final[Ms] = 366 * DAY_MS
-# A team's protected work may be allowed more than its share; all others are parts of a whole.
+# What is compared with a whole may be more than one; all others are parts.
 FACTOR_MOST_PPM: Final[Ppm] = 100 * PPM_WHOLE
-FACTORS: Final = ("limit_factor_ppm",)
+FACTORS: Final = ("_factor_ppm", "_ratio_ppm")
 _PERCENT = re.compile(r"(\d{1,5})%\Z", re.ASCII)
 _NUMBER = re.compile(r"\d{1,7}\Z", re.ASCII)
 _WORDS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -110,7 +110,7 @@ def _value(name: str, usual: object, text: str) -> object:
     if name.endswith("_ms"):
         most, number = LENGTH_MOST_MS, _length(text)
     elif name.endswith("_ppm"):
-        most, number = (FACTOR_MOST_PPM if name in FACTORS else PPM_WHOLE), _part(name, text)
+        most, number = (FACTOR_MOST_PPM if name.endswith(FACTORS) else PPM_WHOLE), _part(name, text)
     else:
         if not _NUMBER.match(text):
             raise ValueError(f"{quote(text)} is not a whole number such as {usual}")
@@ -129,7 +129,7 @@ def _length(text: str) -> Ms:
 
 
 def _part(name: str, text: str) -> Ppm:
-    if name in FACTORS and (match := _PERCENT.match(text)):
+    if name.endswith(FACTORS) and (match := _PERCENT.match(text)):
         return int(match[1]) * PPM_WHOLE // 100
     try:
         return parse_share(text)
