@@ -11,7 +11,7 @@ from allmende.proto.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, Ms, Ppm
 class Settings(Struct, frozen=True, kw_only=True):
     """What may be set. Lengths in milliseconds."""
 
-    window_ms: Ms = 7 * DAY_MS
+    window_ms: Ms = 3 * DAY_MS
     """The look-back of standings."""
     slice_cap_ms: Ms = 8 * HOUR_MS
     """The longest slice."""
@@ -39,6 +39,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The part of the nodes that may be gathered at the same time."""
     gang_gpus: int = 128
     """Nodes are gathered for jobs of so many GPUs and more."""
+    gang_wait_ms: Ms = 24 * HOUR_MS
+    """After so long, nodes are gathered also for a large job whose leaf is over budget, while that stands below `gang_ratio_ppm`."""
+    gang_ratio_ppm: Ppm = 1_500_000
+    """See `gang_wait_ms`; 100 %: never."""
     quick_nodes: int = 3
     """Nodes kept for unallocated work and for short slices."""
     quick_slice_ms: Ms = 15 * MINUTE_MS
@@ -68,6 +72,8 @@ class Settings(Struct, frozen=True, kw_only=True):
             reservations_max=self.reservations_max,
             reserved_ppm=self.reserved_ppm,
             gang_gpus=self.gang_gpus,
+            gang_wait_ms=self.gang_wait_ms,
+            gang_ratio_ppm=self.gang_ratio_ppm,
             notice_ms=self.grace_ms + 30 * SECOND_MS,
             quick_nodes=self.quick_nodes,
             quick_slice_ms=self.quick_slice_ms,

@@ -30,7 +30,7 @@ from allmende.admission.model.values import (
     Shape,
     Tree,
 )
-from allmende.proto.units import DAY_MS, LARGEST_AMOUNT, MINUTE_MS, Ms
+from allmende.proto.units import LARGEST_AMOUNT, MINUTE_MS, Ms
 
 TimerKind: TypeAlias = Literal["start", "runtime", "answer", "claim", "claims", "job", "settle", "reserved"]
 Timer: TypeAlias = tuple[Ms, TimerKind, str]
@@ -66,12 +66,17 @@ class Loose(NamedTuple):
     held: tuple[tuple[str, int], ...]
 
 
+# An eviction more or less makes no difference yet.
+EVICTIONS_ALIKE = 2
+
+
 class Group(NamedTuple):
     """Waiting jobs of one leaf and kind that stand in line by submission alone."""
 
     kind: Kind
     user: str
     priority: int
+    """Of unallocated jobs: the lower, the more often they were evicted."""
 
 
 Line: TypeAlias = dict[Kind, dict[Group, list[Turn]]]
@@ -327,15 +332,14 @@ class Books:
         if not may:
             return
         kind = Kind(job.shape, slice_class(job.next_slice_ms) if leaf is not None else 0)
-        group = Group(kind, job.user, job.priority)
-        # An unallocated job goes back by a day with each eviction, so that bad luck is shared among those who wait.
-        behind_ms = job.evictions * DAY_MS if leaf is None else 0
-        turn = (job.submitted_at_ms + behind_ms, job.job)
+        # Unallocated work knows no priority: who was evicted less comes first, so that bad luck is shared among those who wait.
+        group = Group(kind, job.user, job.priority if leaf is not None else -(job.evictions // EVICTIONS_ALIKE))
+        turn = (job.submitted_at_ms, job.job)
         for passed_over in self.passed_over.values():
             passed_over.discard((leaf, kind))
         insort(self.waiting.setdefault(leaf, {}).setdefault(kind, {}).setdefault(group, []), turn)
         self._turns[job.job] = (leaf, group, turn)
-        self._priorities[leaf][job.priority] += 1
+        self._priorities[leaf][group.priority] += 1
 
     def _leave_line(self, name: str) -> None:
         entered = self._turns.pop(name, None)

@@ -330,6 +330,10 @@ class Terms(Struct, frozen=True, kw_only=True):
     """The part of a cluster's nodes that reservations may cover together."""
     gang_gpus: int = 16
     """Nodes are gathered for jobs of so many GPUs and more; smaller ones find a hole, or a claim makes one."""
+    gang_wait_ms: Ms = 0
+    """After so long, nodes are gathered also for a job whose leaf is over budget, while that stands below `gang_ratio_ppm`."""
+    gang_ratio_ppm: int = 0
+    """See `gang_wait_ms`; at most 1: never."""
     notice_ms: Ms = 0
     """The longest notice of whoever must leave, and what messages take: between a reservation's `order_ms` and its promise."""
     patience: int = 0

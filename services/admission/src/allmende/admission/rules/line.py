@@ -72,9 +72,7 @@ class LeafLine:
 
     def _key(self, group: Group) -> _Key:
         submitted_ms, job = self._kinds[group.kind][group][self._at.get(group, 0)]
-        # Priority orders jobs inside one leaf; the unallocated of all leaves stand in one line and know none (contract §4).
-        priority = 0 if self._leaf is None else -group.priority
-        return priority, self._received.get(group.user, 0), submitted_ms, job
+        return -group.priority, self._received.get(group.user, 0), submitted_ms, job
 
 
 class AllocatedLine:

@@ -19,7 +19,8 @@ from allmende.admission.model.values import Attempt, Decided, Job, NodeKey, Rese
 from allmende.admission.rules.rooms import Rooms
 from allmende.admission.rules.standings import Standings
 from allmende.proto.placement import NodeReplicas
-from allmende.proto.units import Ms, format_duration
+from allmende.proto.standing import Ratio
+from allmende.proto.units import PPM_WHOLE, Ms, format_duration
 
 
 class Setting(NamedTuple):
@@ -35,31 +36,42 @@ class Setting(NamedTuple):
 
 
 def reserve(setting: Setting) -> list[Change]:
-    """New reservations, in the order of leaves; at most one a leaf."""
+    """New reservations: large jobs of leaves that are owed time, one a leaf, those that have waited longest first.
+
+    Whoever does not get enough nodes blocks those behind: a gang of half the cluster would never come up beside smaller ones.
+    """
     books, terms = setting.books, setting.terms
     open_ = books.reserved[setting.cluster]
     space = terms.reservations_max - len(open_)
     if space <= 0:
         return []
     busy = {books.jobs[name].budget for name in open_}
-    leaves = sorted(
-        (leaf for leaf in books.waiting if leaf is not None and leaf not in busy and setting.standings.knows(leaf)),
-        key=setting.standings.key,
-    )
+    leaves = (leaf for leaf in books.waiting if leaf is not None and leaf not in busy and setting.standings.knows(leaf))
+    oldest = [
+        (job.submitted_at_ms, job.job, leaf, job)
+        for leaf in leaves
+        if _near(setting, leaf) and (job := _oldest_large(setting, leaf)) is not None and _is_due(setting, leaf, job)
+    ]
     changes: list[Change] = []
-    nodes: _Nodes | None = None
-    for leaf in leaves:
-        if len(changes) >= space or not setting.standings.now[leaf].guaranteed:
-            break
-        job = _oldest_large(setting, leaf)
-        if job is None:
-            continue
-        nodes = nodes or _Nodes(setting)
+    nodes = _Nodes(setting) if oldest else None
+    for _submitted_ms, _name, leaf, job in sorted(oldest, key=lambda each: each[:2])[:space]:
+        assert nodes is not None
         reserved = nodes.gather(job)
-        if reserved is not None:
-            changes.append(_reserved(job, reserved, setting.now_ms))
-            setting.standings.hold(leaf, job.next_slice_ms * job.gpus)
+        if reserved is None:
+            break
+        changes.append(_reserved(job, reserved, setting.now_ms))
+        setting.standings.hold(leaf, job.next_slice_ms * job.gpus)
     return changes
+
+
+def _near(setting: Setting, leaf: str) -> bool:
+    """May anything be gathered for the leaf, however long it has waited?"""
+    return setting.standings.now[leaf].ratio < Ratio(max(PPM_WHOLE, setting.terms.gang_ratio_ppm), PPM_WHOLE)
+
+
+def _is_due(setting: Setting, leaf: str, job: Job) -> bool:
+    """Is it the job's turn: its leaf is owed time, or it has waited long enough while its leaf stands not far above 1?"""
+    return setting.standings.now[leaf].guaranteed or job.submitted_at_ms + setting.terms.gang_wait_ms <= setting.now_ms
 
 
 def mend(setting: Setting) -> list[Change]:
@@ -149,7 +161,8 @@ class _Nodes:
         """The nodes that have room for the job first, and when; None: too many are gathered already, or it would not fit."""
         setting = self._setting
         size = job.gpus_per_replica
-        room = setting.terms.reserved_ppm * self._all // 1_000_000 - len(self._owner)
+        # The first may be as large as it is; beside others there is a limit.
+        room = setting.terms.reserved_ppm * self._all // PPM_WHOLE - len(self._owner) if self._owner else self._all
         if room * self._most // size < job.replicas:
             return None
         steps: list[tuple[Ms, int, str, int]] = []
