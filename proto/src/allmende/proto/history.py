@@ -23,7 +23,10 @@ class PastTree(Struct, frozen=True, kw_only=True):
 
 
 class LabHistory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The past of one cluster: `[from_ms, to_ms)` is what was asked about, `[begin_ms, from_ms)` leads up to it."""
+    """The past of one cluster: `[from_ms, to_ms)` is what was asked about, `[begin_ms, from_ms)` leads up to it.
+
+    A lab that is younger than what was asked about begins after `from_ms`.
+    """
 
     version: Literal[1] = 1
     cluster: Name
@@ -39,3 +42,16 @@ class LabHistory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The ledger's books in steps of `step_ms` from `begin_ms` on; the last step ends at `to_ms`."""
     jobs: tuple[PastJob, ...]
     """Every job that lived in `[begin_ms, to_ms)`, on whatever cluster."""
+
+    def __post_init__(self) -> None:
+        """Hold it against itself: a file may have been changed by hand.
+
+        Raises:
+            ValueError: instants out of order, a job that is there twice, or one without a GPU.
+        """
+        if max(self.begin_ms, self.from_ms) >= self.to_ms:
+            raise ValueError("to_ms is not after begin_ms and from_ms")
+        if len({job.job for job in self.jobs}) != len(self.jobs):
+            raise ValueError("a job is there twice")
+        if any(job.gpus_per_replica < 1 for job in self.jobs):
+            raise ValueError("a job asks for no GPU")

@@ -77,6 +77,8 @@ class Job(Struct, frozen=True, kw_only=True):
     kind: Literal["batch", "session"] = "batch"
     max_runtime_ms: Ms | None = None
     gpu_model: str | None = None
+    may_run_unallocated: bool = False
+    """Where no budget covers its slice it runs unallocated instead of being refused."""
     save_every_ms: Ms | None = None
     """Work between two saves. None: once in each slice; with slice 0, once an hour. A job that is not resumable saves nothing."""
     fails: bool = False

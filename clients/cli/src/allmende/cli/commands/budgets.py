@@ -1,4 +1,4 @@
-"""`allmende budgets`: show the tree of shares, check a file, load one, set the shares below one budget."""
+"""`allmende budgets`: show the tree of shares, check a file, load one, set the shares below one budget, replay a proposal."""
 
 from collections.abc import Iterable
 from fractions import Fraction
@@ -11,6 +11,8 @@ from rich.console import RenderableType
 from rich.tree import Tree
 
 from allmende.cli import render, session
+from allmende.cli.commands import replay
+from allmende.cli.commands.tree import WholeTree, fetch_tree, read_file
 from allmende.cli.errors import CommandFailed, Exit
 from allmende.cli.session import JsonOption, LabOption, Session
 from allmende.proto import subjects
@@ -19,14 +21,12 @@ from allmende.proto.budget import (
     ChildShare,
     Committed,
     SetShares,
-    TreePage,
-    TreeQuery,
     UploadPiece,
     WriteReply,
 )
 from allmende.proto.message import Problem
 from allmende.proto.tree import effective_share, leaves, paths
-from allmende.proto.tree_file import MAX_FILE_BYTES, TreeFile, read_tree, split
+from allmende.proto.tree_file import TreeFile, split
 from allmende.proto.units import PPM_WHOLE, format_share, parse_share
 
 app = typer.Typer(help="The tree of shares: who is owed which part of the GPU time.", no_args_is_help=False)
@@ -49,13 +49,7 @@ class Checked(Struct, frozen=True, kw_only=True):
     faults: tuple[Problem, ...]
 
 
-class WholeTree(Struct, frozen=True, kw_only=True):
-    """What `show --json` prints: one revision, all its budgets."""
-
-    revision: int
-    author: str
-    reason: str
-    budgets: tuple[Budget, ...]
+app.command()(replay.replay)
 
 
 @app.callback(invoke_without_command=True)
@@ -80,7 +74,7 @@ def show(lab: LabOption = None, as_json: JsonOption = False) -> None:
 @app.command()
 def check(file: FileArgument, as_json: JsonOption = False) -> None:
     """Check a budget file without a server. Exit 0, or 1 with every fault named; nothing is changed."""
-    tree = _read(file)
+    tree = read_file(file)
     checked = Checked(file=str(file), budgets=len(tree.budgets), leaves=len(leaves(_by_name(tree))), faults=tree.faults)
     if not tree.faults:
         words = f"{file}: good, {checked.budgets} budgets, {checked.leaves} of them leaves"
@@ -105,7 +99,7 @@ def load(
 
     With `--expect` nobody else's change is overwritten: `allmende budgets` shows the revision in force.
     """
-    tree = _read(file)
+    tree = read_file(file)
     if tree.faults:
         first = tree.faults[0]
         session.fail(CommandFailed(Exit.USAGE, f"{first.sentence}; see all with `allmende budgets check {file}`", first.code))
@@ -150,17 +144,6 @@ def set_(
             session.show(committed, _changes(before, children, committed), as_json)
 
     session.run(work())
-
-
-async def fetch_tree(opened: Session) -> WholeTree:
-    """All pieces of the newest revision; read again from the start if it changes on the way."""
-    found: list[Budget] = []
-    page = await opened.ask(subjects.TREE, TreeQuery(), TreePage)
-    while True:
-        found += page.budgets
-        if page.next_after is None:
-            return WholeTree(revision=page.revision, author=page.author, reason=page.reason, budgets=tuple(found))
-        page = await opened.ask(subjects.TREE, TreeQuery(revision=page.revision, after=page.next_after), TreePage)
 
 
 async def _tree_in_force(opened: Session) -> WholeTree:
@@ -214,17 +197,6 @@ def _line(each: Budget, trail: tuple[str, ...], by_name: dict[str, Budget], is_l
     if is_leaf:
         parts.append(render.count(len(each.members), "member"))
     return ", ".join(parts)
-
-
-def _read(file: Path) -> TreeFile:
-    try:
-        with file.open("rb") as opened:
-            # One byte more than a budget file may have: the reader then says so, also of a file without end.
-            content = opened.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        session.fail(CommandFailed(Exit.USAGE, f"{file} cannot be read: {error.strerror}"))
-        raise
-    return read_tree(content)
 
 
 def _by_name(tree: TreeFile) -> dict[str, Budget]:
