@@ -55,6 +55,8 @@ class Attempt(NamedTuple):
     protected_until_ms: Ms | None
     saved_at_ms: tuple[Ms, ...] = ()
     leaving: bool = False
+    idle: bool = False
+    """Its devices have shown no activity for long (contract §7)."""
 
     @property
     def gpus(self) -> int:

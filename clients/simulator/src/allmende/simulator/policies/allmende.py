@@ -47,6 +47,8 @@ class Allmende:
         self._actions: list[Action] = []
         self._expiries: list[tuple[Ms, str]] = []
         self._paces: dict[str, Ms] = {}
+        # Jobs whose devices are never busy: what agents would report. Looked at only once an attempt has lived long enough.
+        self._parked: set[str] = set()
         self._leaving: list[tuple[Ms, str, str]] = []
         self._promised: dict[str, Reserved] = {}
 
@@ -106,6 +108,8 @@ class Allmende:
             self._apply(life.refuse(waiting, verdict.refusal, now_ms))
             return
         self._apply(Change(jobs=(explaining.accepted(waiting, verdict.accepted),)))
+        if not job.busy_ppm:
+            self._parked.add(job.job)
         self._wanted = True
 
     def started(self, attempt: str, now_ms: Ms) -> Ms:
@@ -194,8 +198,12 @@ class Allmende:
 
     def _hear_saves(self, now_ms: Ms) -> None:
         """What ticks say of those who may be told to leave."""
+        after_ms = self._settings.idle_after_ms
         for leaf in self._books.loose.get(self._cluster, {}).values():
             for name, loose in leaf.items():
+                started_ms = loose.attempt.started_at_ms
+                if after_ms and loose.attempt.job in self._parked and started_ms is not None and started_ms + after_ms <= now_ms:
+                    self._books.idle.add(name)
                 saved_ms = self.saved_at_ms(loose.attempt, now_ms)
                 if saved_ms is not None:
                     self._books.saves[name] = Saves(saved_ms, self._paces[name])
@@ -338,6 +346,7 @@ class Allmende:
             protected_until_ms=attempt.protected_until_ms,
             saved_at_ms=() if saved_ms is None else (saved_ms,) * replicas,
             leaving=attempt.plan is not None or attempt.stop is not None,
+            idle=attempt.attempt in self._books.idle,
         )
 
     def saved_at_ms(self, attempt: Attempt, now_ms: Ms) -> Ms | None:

@@ -25,12 +25,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Open claims."""
     requeue_backoff_ms: Ms = MINUTE_MS
     """How long an unallocated job waits after an eviction; doubles each time."""
-    requeue_backoff_max_ms: Ms = 8 * HOUR_MS
+    requeue_backoff_max_ms: Ms = HOUR_MS
     """Where that doubling ends."""
     waste_ppm: Ppm = 30_000
     """An eviction may lose at most this part of what the claimant's slice gives; 0: any."""
     loss_first: bool = True
     """Among lawful victims, least lost work before most over-served leaf."""
+    idle_after_ms: Ms = 30 * MINUTE_MS
+    """An attempt that was idle for so long goes after its slice, and no room is made for its job again; 0: never."""
     patience: int = 2
     """Each time a job has been evicted so often again, its next slice doubles."""
     reservations_max: int = 4
@@ -40,8 +42,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     gang_gpus: int = 128
     """Nodes are gathered for jobs of so many GPUs and more."""
     gang_wait_ms: Ms = 24 * HOUR_MS
-    """After so long, nodes are gathered also for a large job whose leaf is over budget, while that stands below `gang_ratio_ppm`."""
-    gang_ratio_ppm: Ppm = 1_500_000
+    """After so long, nodes are gathered also for a large job whose leaf is over budget, but below `gang_ratio_ppm`."""
+    gang_ratio_ppm: Ppm = 1_250_000
     """See `gang_wait_ms`; 100 %: never."""
     quick_nodes: int = 3
     """Nodes kept for unallocated work and for short slices."""

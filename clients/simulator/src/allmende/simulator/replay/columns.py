@@ -7,8 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from msgspec import Struct
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import fields
 
+from allmende.admission.model.values import Terms
+from allmende.preemptor.model import Policy
 from allmende.proto.admission import PastJob
 from allmende.proto.budget import Budget
 from allmende.proto.history import LabHistory
@@ -28,15 +31,17 @@ WAS: Final = "was"
 TODAY: Final = "today"
 PROPOSAL: Final = "proposal"
 
-AS_SERVICES: Final = Settings(
-    window_ms=7 * DAY_MS,
-    requeue_backoff_max_ms=30 * MINUTE_MS,
-    waste_ppm=0,
-    loss_first=False,
-    patience=0,
-    reservations_max=0,
-    quick_nodes=0,
-)
+# The ledger's window and how long free work is kept back are set by the services themselves, otherwise than by the simulator.
+_SET_BY_SERVICES: Final = {"window_ms": 7 * DAY_MS, "requeue_backoff_max_ms": 30 * MINUTE_MS}
+
+
+def _as_services() -> Settings:
+    rules = {each.name: each.default for each in fields(Terms) if each.default is not NODEFAULT} | Policy._field_defaults
+    left_alone = {name: rules[name] for name in Settings.__struct_fields__ if name in rules}
+    return Settings(**left_alone | _SET_BY_SERVICES)
+
+
+AS_SERVICES: Final = _as_services()
 """The rules as the services have them by default: what the simulator can do beyond that would be held against the proposal."""
 
 Play: TypeAlias = Callable[[Scenario, str], History | None]

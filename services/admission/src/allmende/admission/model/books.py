@@ -126,6 +126,8 @@ class Books:
         """GPUs held unallocated, by user."""
         self.saves: dict[str, Saves] = {}
         """When each live attempt saved its work last, as its agents have said. Kept in memory: the next tick says it again."""
+        self.idle: set[str] = set()
+        """Live attempts whose devices have shown no activity for long (contract §7). Kept in memory, as `saves` is."""
         self.passed_over: dict[str, set[tuple[str | None, Kind]]] = defaultdict(set)
         """Kinds of waiting jobs that were looked at for claims in vain since the last look began at the head of the line."""
         self.reserved: dict[str, dict[str, Reserved]] = defaultdict(dict)
@@ -372,6 +374,7 @@ class Books:
                 self.unallocated_gpus[attempt.user] += gpus
         if attempt.state == "ended":
             self.saves.pop(attempt.attempt, None)
+            self.idle.discard(attempt.attempt)
             return
         self.attempts[attempt.attempt] = attempt
         self.newest_grant[attempt.cluster] = max(attempt.grant_seq, self.newest_grant[attempt.cluster])

@@ -12,7 +12,7 @@ from allmende.admission.rules.line import AllocatedLine, Next
 from allmende.admission.rules.reserving import due
 from allmende.admission.rules.rooms import Rooms, Wish
 from allmende.admission.rules.standings import Standings
-from allmende.proto.order import may_displace, spared
+from allmende.proto.order import Comparison, may_displace, spared, worth_ppm
 from allmende.proto.placement import NodeReplicas, Room, place
 from allmende.proto.units import LARGEST_AMOUNT, GpuMs, Ms
 
@@ -44,7 +44,8 @@ class Setting(NamedTuple):
 class Lawful(NamedTuple):
     """Whom a claimant may displace: unallocated work, attempts of `leaves`, and those of lower priority in its own leaf."""
 
-    leaves: frozenset[str]
+    leaves: frozenset[tuple[str, int]]
+    """With the loss that an eviction there may cause (`proto.order.worth_ppm`)."""
     own: str
     priority: int
     hold: GpuMs
@@ -55,8 +56,12 @@ class Lawful(NamedTuple):
         """May this attempt be displaced, as far as leaf, priority and loss go?"""
         if attempt.leaf is None:
             return True
-        lawful = attempt.priority < self.priority if attempt.leaf == self.own else attempt.leaf in self.leaves
-        return lawful and not spared(attempt.lost, attempt.courtesy, self.hold, waste_ppm)
+        if attempt.idle:
+            return True
+        if attempt.leaf == self.own:
+            return attempt.priority < self.priority and not spared(attempt.lost, attempt.courtesy, self.hold, waste_ppm)
+        worth = next((worth for leaf, worth in self.leaves if leaf == attempt.leaf), None)
+        return worth is not None and not (waste_ppm and spared(attempt.lost, attempt.courtesy, self.hold, worth))
 
 
 class _Loose(NamedTuple):
@@ -67,6 +72,7 @@ class _Loose(NamedTuple):
     held: tuple[tuple[str, int], ...]
     lost: GpuMs
     courtesy: GpuMs
+    idle: bool
 
 
 class _Pool:
@@ -141,7 +147,9 @@ def _loose(loose: Loose, setting: Setting) -> _Loose:
     saves = books.saves.get(attempt.attempt)
     since_ms = now_ms - max(started_ms, saves.at_ms if saves is not None else started_ms)
     gpus = sum(gpus for _node, gpus in loose.held)
-    return _Loose(attempt.budget, attempt.priority, loose.held, since_ms * gpus, attempt.slice_ms * gpus)
+    return _Loose(
+        attempt.budget, attempt.priority, loose.held, since_ms * gpus, attempt.slice_ms * gpus, attempt.attempt in books.idle
+    )
 
 
 def raise_claims(setting: Setting, new_id: Callable[[], str]) -> list[Claim]:
@@ -197,7 +205,8 @@ class _Seen:
             if name not in promised
         }
         self.anybody = bool(self._loose)
-        self._unallocated = any(loose.attempt.budget is None for loose in self._loose.values())
+        # Whom everybody may displace.
+        self._free_game = any(loose.attempt.budget is None or name in setting.books.idle for name, loose in self._loose.items())
         known = {leaf for loose in self._loose.values() if (leaf := loose.attempt.budget) is not None}
         now = self.standings.now
         # The most over-served first: whoever may not displace the first of these may displace none of them by its own ratio.
@@ -241,7 +250,7 @@ class _Seen:
         if leaf not in self._at_best:
             # The smallest hold, the highest priority, the largest worth: whoever cannot displace then cannot at all.
             leaves = self._lawful_leaves(leaf, 1)
-            anybody = leaves or self._unallocated or self._outranks_own(leaf)
+            anybody = leaves or self._free_game or self._outranks_own(leaf)
             highest = self._setting.books.highest_priority(leaf)
             self._at_best[leaf] = Lawful(leaves, leaf, highest, _NEVER, frozenset()) if anybody else None
         at_best = self._at_best[leaf]
@@ -255,7 +264,7 @@ class _Seen:
     def enough_for(self, turn: Next, job: Job) -> Lawful | None:
         """Whom a job may displace, where together with what is free that could make it fit."""
         now_ms = self._setting.now_ms
-        if job.job in self._gone or max(job.not_before_ms, job.claim_after_ms) > now_ms:
+        if job.job in self._gone or job.idled or max(job.not_before_ms, job.claim_after_ms) > now_ms:
             return None
         if job.claims_failed and job.claim_signature == self._signature:
             return None
@@ -275,15 +284,17 @@ class _Seen:
     def _outranks_own(self, leaf: str) -> bool:
         return leaf in self._lowest and self._setting.books.highest_priority(leaf) > self._lowest[leaf]
 
-    def _lawful_leaves(self, leaf: str, hold: GpuMs) -> frozenset[str]:
-        """Leaves whose attempts it may displace."""
+    def _lawful_leaves(self, leaf: str, hold: GpuMs) -> frozenset[tuple[str, int]]:
+        """Leaves whose attempts it may displace, and how much may be lost there."""
         guaranteed = self.standings.now[leaf].guaranteed
+        terms = self._setting.terms
         found = []
         for victim in self._victims:
             if victim == leaf or (not guaranteed and self.standings.now[victim].guaranteed):
                 continue
             if self._lawful(leaf, victim, hold):
-                found.append(victim)
+                compared = self._compared(leaf, victim, hold) if terms.waste_ppm else None
+                found.append((victim, 0 if compared is None else worth_ppm(compared, terms.waste_ppm)))
             elif guaranteed:
                 break
         return frozenset(found)
@@ -293,10 +304,13 @@ class _Seen:
         may, may_not = self._bounds.get((leaf, victim), (-1, _NEVER))
         if hold <= may or hold >= may_not:
             return hold <= may
-        path, theirs = self.standings.path(leaf), self.standings.path(victim)
-        lawful = may_displace(path, hold, theirs, self.standings.now, self._setting.terms.margin_ppm).allowed
+        lawful = self._compared(leaf, victim, hold).allowed
         self._bounds[leaf, victim] = (hold, may_not) if lawful else (may, hold)
         return lawful
+
+    def _compared(self, leaf: str, victim: str, hold: GpuMs) -> Comparison:
+        path, theirs = self.standings.path(leaf), self.standings.path(victim)
+        return may_displace(path, hold, theirs, self.standings.now, self._setting.terms.margin_ppm)
 
 
 def _size(shape: Shape) -> Size:

@@ -114,7 +114,8 @@ def _oldest_large(setting: Setting, leaf: str) -> Job | None:
             continue
         for group, line in groups.items():
             for submitted_ms, name in line:
-                if name not in setting.taken and setting.books.jobs[name].not_before_ms <= setting.now_ms:
+                waiting = setting.books.jobs[name]
+                if name not in setting.taken and not waiting.idled and waiting.not_before_ms <= setting.now_ms:
                     key = (-group.priority, submitted_ms, name)
                     best = key if best is None or key < best else best
                     break

@@ -55,12 +55,17 @@ def _whoever_is_left(free: dict[str, int], candidates: list[Candidate], wanted: 
 def _too_dear(snapshot: Snapshot, claim: Claim, policy: Policy, groups: Sorted, found: tuple[Candidate, ...]) -> Infeasible | None:
     """Each victim may be worth its loss and all together not: then the claim waits until some of them have saved."""
     gone = {candidate.attempt for candidate in found}
-    victims = [each.attempt for each in groups.displaceable if each.attempt.attempt in gone and each.attempt.budget is not None]
-    losses = [(attempt.lost_gpu_ms(snapshot.now_ms), attempt.courtesy_gpu_ms) for attempt in victims]
+    victims = [
+        each
+        for each in groups.displaceable
+        if each.attempt.attempt in gone and each.rule not in (displace.UNALLOCATED, displace.IDLE)
+    ]
+    losses = [(each.attempt.lost_gpu_ms(snapshot.now_ms), each.attempt.courtesy_gpu_ms) for each in victims]
     lost = sum(loss for loss, courtesy in losses if loss <= courtesy)
-    if not spared(lost, lost, claim.hold_gpu_ms, policy.waste_ppm):
+    worth = max((displace.worth(each.compared, policy) for each in victims), default=0)
+    if not spared(lost, lost, claim.hold_gpu_ms, worth):
         return None
-    return Infeasible("costs_too_much", sentences.too_dear(claim, lost, policy.waste_ppm))
+    return Infeasible("costs_too_much", sentences.too_dear(claim, lost, worth))
 
 
 def _candidates(snapshot: Snapshot, groups: Sorted, *, loss_first: bool) -> list[Candidate]:

@@ -1,7 +1,7 @@
 """The sentences that people read about a plan, with the numbers that were compared. Never decides anything."""
 
 from allmende.preemptor.model import Attempt, Claim, Victim
-from allmende.preemptor.rules.displace import LOWER_PRIORITY, OVER_SERVED_LEAF, RESERVED, UNALLOCATED, Displaceable
+from allmende.preemptor.rules.displace import IDLE, LOWER_PRIORITY, OVER_SERVED_LEAF, RESERVED, UNALLOCATED, Displaceable
 from allmende.proto.order import Comparison
 from allmende.proto.standing import Standing
 from allmende.proto.units import HOUR_MS, PPM_WHOLE, GpuMs, Ppm
@@ -51,6 +51,8 @@ def why_evicted(candidate: Displaceable, claim: Claim) -> str:
         return f"inside {claim.budget}, priority {claim.priority} goes before priority {candidate.attempt.priority} past its slice"
     if candidate.rule == RESERVED:
         return f"the nodes were gathered for job {claim.job} of {claim.budget}, and the attempt is past its slice"
+    if candidate.rule == IDLE:
+        return f"the attempt is past its slice and its GPUs are idle, and {claim.budget} claims them"
     assert candidate.compared is not None, "a rule about ratios has ratios"
     where = "" if candidate.rule == OVER_SERVED_LEAF else " (compared where their paths part, both over budget)"
     return ratios(candidate.compared) + where
