@@ -44,9 +44,10 @@ def job(name: str, submitted: float, shape: str, minutes: float, **other: Any) -
 
 
 def tree(shares: Mapping[str, int | None], at_minute: float = 0) -> TreeChange:
-    """Leaves below one root; shares in percent."""
+    """Leaves below one root; shares in percent. Ada and Bob are members of all."""
     ppm = {name: None if share is None else share * 10_000 for name, share in shares.items()}
-    budgets = (Budget(budget="org"), *(Budget(budget=name, parent="org", share_ppm=share) for name, share in ppm.items()))
+    leaves = (Budget(budget=name, parent="org", share_ppm=share, members=("ada", "bob")) for name, share in ppm.items())
+    budgets = (Budget(budget="org"), *leaves)
     return TreeChange(at(at_minute), budgets)
 
 
@@ -63,10 +64,15 @@ def played(
     return World(scenario(where, jobs, *trees, until=until), policy, seed).run()
 
 
+def minutes(at_ms: Ms) -> float:
+    """An instant in minutes since the beginning."""
+    return (at_ms - ORIGIN_MS) / MINUTE_MS
+
+
 def starts(history: History) -> dict[str, list[float]]:
     """The minutes at which each job started, attempt by attempt."""
     found: dict[str, list[float]] = {name: [] for name in history.lives}
     for run in sorted(history.runs, key=lambda run: run.granted_at_ms):
         if run.started_at_ms is not None:
-            found[run.job].append((run.started_at_ms - ORIGIN_MS) / MINUTE_MS)
+            found[run.job].append(minutes(run.started_at_ms))
     return found

@@ -51,6 +51,8 @@ class Allmende:
         self._parked: set[str] = set()
         self._leaving: list[tuple[Ms, str, str]] = []
         self._promised: dict[str, Reserved] = {}
+        # Jobs that still wait and whose promise a failing node has made void.
+        self._voided: set[str] = set()
 
     # ------------------------------------------------------------------------------------------------------- what is taken note of
 
@@ -185,6 +187,9 @@ class Allmende:
     def _pass(self, now_ms: Ms) -> None:
         self._hear_standings(now_ms)
         if not passing.may_pass(self._books, self._cluster, now_ms):
+            if self._usage_revision == 1:
+                # At the very beginning no time has passed that anybody could be owed: the ledger speaks a moment later.
+                self._books.set_timer(now_ms + 1, "settle", self._cluster)
             return
         self._books.loosen(now_ms)
         self._hear_saves(now_ms)
@@ -212,16 +217,31 @@ class Allmende:
         """Make new reservations known: to those who wait, and to the preemptor, who lets attempts go after their saves."""
         reservations = self._books.reserved[self._cluster]
         for job in [job for job in self._promised if job not in reservations]:
-            del self._promised[job]
+            if self._failed(job, self._promised.pop(job)):
+                self._voided.add(job)
+        self._voided = {job for job in self._voided if self._waits(job)}
         for job, reserved in reservations.items():
-            if self._promised.get(job) == reserved:
+            former = self._promised.get(job)
+            if former == reserved:
                 continue
-            moved = job in self._promised
+            moved = job in self._voided or (former is not None and self._failed(job, former))
+            self._voided.discard(job)
             self._promised[job] = reserved
             self._actions.append(Promised(job, reserved.by_ms, moved))
             for part in reserved.placement:
                 for name in self._books.on_node.get((self._cluster, part.node), {}):
                     self._plan_leaving(job, name, reserved)
+
+    def _waits(self, job: str) -> bool:
+        waiting = self._books.jobs.get(job)
+        return waiting is not None and waiting.state == "queued"
+
+    def _failed(self, job: str, reserved: Reserved) -> bool:
+        """Has a node of a waiting job's reservation fewer GPUs than were promised there?"""
+        if not self._waits(job):
+            return False
+        gpus = reserved.gpus(self._books.jobs[job].gpus_per_replica)
+        return any(self._books.nodes[self._cluster, node].healthy < promised for node, promised in gpus.items())
 
     def _plan_leaving(self, job: str, name: str, reserved: Reserved) -> None:
         attempt = self._books.attempts[name]
