@@ -115,9 +115,16 @@ def most_over_served_first(snapshot: Snapshot, displaceable: tuple[Displaceable,
     eviction and admission would chase each other.
     """
     keys: dict[str, LeafKey] = {}
+    unknown: set[str] = set()
     for candidate in displaceable:
         budget = candidate.attempt.budget
-        if budget is not None and budget not in keys:
-            keys[budget] = leaf_key(snapshot.paths[budget], snapshot.standings)
-    ranked = sorted(keys, key=keys.__getitem__, reverse=True)
+        if budget is None or budget in keys:
+            continue
+        path = snapshot.paths.get(budget)
+        if path is None or any(step not in snapshot.standings for step in path):
+            unknown.add(budget)
+        else:
+            keys[budget] = leaf_key(path, snapshot.standings)
+    # The idle, and whoever is left on gathered nodes, may be of a leaf that is gone: unknown is not over-served, so it comes last.
+    ranked = [*sorted(keys, key=keys.__getitem__, reverse=True), *sorted(unknown)]
     return {budget: rank for rank, budget in enumerate(ranked)}
