@@ -3,7 +3,9 @@
 Gathers the past from the services, asking only; the simulator, where it is installed, does the rest. Never writes to the lab.
 """
 
+import os
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -52,6 +54,9 @@ def replay(
         raise typer.BadParameter(f"{given} is for a past that is gathered now; leave it out", param_hint="--history")
     tree = _proposal(proposal)
     program = _program()
+    for target in (keep, html):
+        if target is not None and (wrong := _no_place(target, [each for each in (proposal, history) if each is not None])):
+            session.fail(CommandFailed(Exit.USAGE, f"{target} cannot be written: {wrong}"))
     past = _read(history) if history is not None else _gathered(lab, cluster, days or DEFAULT_DAYS)
     if keep is not None:
         _keep(past, keep)
@@ -68,6 +73,18 @@ def _gathered(lab: Path | None, cluster: str | None, days: int) -> LabHistory:
     from allmende.cli.commands.past import gather
 
     return session.run(gather(lab, cluster, days * DAY_MS))
+
+
+def _no_place(target: Path, read: Collection[Path]) -> str | None:
+    """Why nothing can be written there. Looked at before a lab is asked: what took minutes must not be lost to a wrong folder."""
+    real = Path(os.path.realpath(target))
+    if real in {Path(os.path.realpath(each)) for each in read}:
+        return "it is read by this very command; give another place"
+    if real.exists() and not real.is_file():
+        return "it is there already and no ordinary file; give another place"
+    if not real.parent.is_dir():
+        return f"there is no folder {target.parent}"
+    return None if os.access(real.parent, os.W_OK) else f"nothing may be written to the folder {target.parent}"
 
 
 def _only_for_a_lab(days: int | None, cluster: str | None, keep: Path | None) -> str | None:
@@ -109,11 +126,15 @@ def _read(file: Path) -> LabHistory:
 
 
 def _keep(past: LabHistory, file: Path) -> None:
-    draft = file.with_name(f"{file.name}.part")
+    # A link's file is replaced and not the link; with the process's number, two commands do not write into one another.
+    real = Path(os.path.realpath(file))
+    draft = real.with_name(f".{real.name}.{os.getpid()}.part")
     try:
         draft.write_bytes(msgspec.json.encode(past))
-        draft.replace(file)
+        draft.replace(real)
     except OSError as error:
         session.fail(CommandFailed(Exit.USAGE, f"{file} cannot be written: {error.strerror}"))
+    finally:
+        draft.unlink(missing_ok=True)
     if sys.stderr.isatty():
         typer.echo(f"kept in {file}: it names people, so keep it among those who may see the lab's jobs", err=True)

@@ -34,6 +34,9 @@ PROPOSAL: Final = "proposal"
 # The ledger's window and how long free work is kept back are set by the services themselves, otherwise than by the simulator.
 _SET_BY_SERVICES: Final = {"window_ms": 7 * DAY_MS, "requeue_backoff_max_ms": 30 * MINUTE_MS}
 
+# Why a job is refused whose leaf is gone or has become an inner budget: `with_members` says how many there are.
+_NO_LEAF: Final = ("unknown_budget", "budget_not_leaf")
+
 
 def _as_services() -> Settings:
     rules = {each.name: each.default for each in fields(Terms) if each.default is not NODEFAULT} | Policy._field_defaults
@@ -203,9 +206,12 @@ def _lab_said(past: LabHistory, span: Window) -> list[str]:
 def _column(history: History, notes: tuple[str, ...]) -> Column:
     figures = measure(history)
     codes = Counter(life.refused for life in history.lives.values() if life.refused is not None)
+    gone = sum(codes.pop(code, 0) for code in _NO_LEAF)
+    if gone:
+        notes = (*notes, "to see what a leaf would get that is only called otherwise, leave it its old name in the file")
     if codes:
-        told = ", ".join(f"{count} {code}" for code, count in sorted(codes.items()))
-        notes = (*notes, f"{sum(codes.values())} jobs were refused: {told}")
+        told = ", ".join(f"{count:,} {code}" for code, count in sorted(codes.items()))
+        notes = (*notes, f"refused for other reasons: {told}" if gone else f"refused: {told}")
     # What each save was is not known of the past, so neither is what an eviction lost.
     lab = _lab(figures, known=history.policy != truth.NAME)
     return Column(lab=lab, teams=tuple(_side(team) for team in figures.teams), notes=notes)

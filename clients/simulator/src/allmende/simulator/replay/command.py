@@ -3,6 +3,8 @@
 Never talks to a lab: everything comes in as a value.
 """
 
+import errno
+import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +33,10 @@ def run(past: LabHistory, proposal: Sequence[Budget], *, name: str, as_json: boo
 
     `name` is what the proposal is called; `page` is where the tables are written as HTML too.
     """
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a letter shows its number instead of ending the command.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     stopped: list[int] = []
 
     def played(scenario: Scenario, label: str) -> History | None:
@@ -42,8 +48,6 @@ def run(past: LabHistory, proposal: Sequence[Budget], *, name: str, as_json: boo
         return done.history
 
     try:
-        if page is not None and (page.is_dir() or not page.parent.is_dir()):
-            raise CommandFailed(Exit.USAGE, f"{page} cannot be written: it is a folder, or there is none for it")
         found = replay(prepare(past), proposal, name, played)
         if found is None:
             typer.echo("stopped: nothing is said of half a replay", err=True)
@@ -57,10 +61,16 @@ def run(past: LabHistory, proposal: Sequence[Budget], *, name: str, as_json: boo
 
 
 def _say(found: Replay, *, as_json: bool, page: Path | None) -> None:
-    if as_json:
-        typer.echo(report.encode(found).decode(), nl=False)
-    else:
-        report.render(found, Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False))
+    try:
+        if as_json:
+            typer.echo(report.encode(found).decode(), nl=False)
+        else:
+            report.render(found, Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False))
+    except OSError as error:
+        # A full disk behind `>`; a closed pipe is typer's own case.
+        if error.errno == errno.EPIPE:
+            raise
+        raise CommandFailed(Exit.OUTPUT, f"standard output cannot be written: {error.strerror}") from None
     if page is not None:
         try:
             report.write(found, page)

@@ -106,12 +106,13 @@ def _repeated(jobs: Sequence[PastJob]) -> Iterable[str]:
     twice = sum(job.resumable and sum(each.outcome in ("evicted", "node_lost") for each in job.attempts) > 0 for job in jobs)
     if twice:
         yield (
-            f"{_jobs(twice)} resumed after an eviction or a lost node: no service keeps what was saved, so all their time counts "
-            "as work, which is too long by what they lost"
+            f"{_jobs(twice)} that can resume lost their place to an eviction or a lost node: no service keeps what was saved, so "
+            "all their time counts as work, which is too long by what they lost"
         )
     lost = sum(each.outcome == "node_lost" for job in jobs for each in job.attempts)
     if lost:
-        yield f"{lost} attempts ended because a node was lost; in the replays no node fails"
+        attempts = "1 attempt" if lost == 1 else f"{lost:,} attempts"
+        yield f"{attempts} ended because a node was lost; in the replays no node fails"
 
 
 def _jobs(count: int) -> str:

@@ -4,6 +4,7 @@ Never computes a figure.
 """
 
 import io
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from allmende.simulator.report import words
 TITLES = {WAS: "as it was", TODAY: "today's tree", PROPOSAL: "proposal"}
 # What the tables need; a page is read by scrolling.
 PAGE_WIDTH = 132
+# Teams in a sentence; the table has all.
+_NAMED = 3
 
 # The browser is forbidden any request. The marks are filled in by rich, which escapes every name.
 _PAGE = """<!DOCTYPE html>
@@ -53,7 +56,7 @@ def render(replay: Replay, console: Console) -> None:
     console.print(_lab_table(replay))
     console.print(Text("Teams, by today's share; owed and got in GPU-hours", style="bold"))
     console.print(_team_table(replay))
-    for sentence in distance(replay):
+    for sentence in (*changes(replay), *distance(replay)):
         console.print(Text(words.plain(sentence)), soft_wrap=soft)
 
 
@@ -65,19 +68,48 @@ def write(replay: Replay, path: Path) -> None:
     """
     console = Console(record=True, width=PAGE_WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     render(replay, console)
-    path.write_text(console.export_html(inline_styles=True, code_format=_PAGE), encoding="utf-8")
+    real = Path(os.path.realpath(path))
+    # Whole or not at all; with the process's number, two commands do not write into one another.
+    draft = real.with_name(f".{real.name}.{os.getpid()}.part")
+    try:
+        draft.write_text(console.export_html(inline_styles=True, code_format=_PAGE), encoding="utf-8")
+        draft.replace(real)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def changes(replay: Replay) -> Iterator[str]:
+    """What the proposal changes for whom, against today's tree: the teams that get most and least more by it."""
+    today = {side.budget: side.delivered_gpu_hours for side in replay.columns[TODAY].teams}
+    proposed = {side.budget: side.delivered_gpu_hours for side in replay.columns[PROPOSAL].teams}
+    # By name first, so that equal changes have one order.
+    names = sorted({*today, *proposed})
+    more = {name: proposed.get(name, 0.0) - today.get(name, 0.0) for name in names}
+    gains = sorted((name for name in names if more[name] > 0), key=lambda name: -more[name])
+    losses = sorted((name for name in names if more[name] < 0), key=lambda name: more[name])
+    told = [
+        f"{word} GPU-hours for " + ", ".join(_change(name, today.get(name, 0.0), more[name]) for name in found[:_NAMED])
+        for word, found in (("more", gains), ("fewer", losses))
+        if found
+    ]
+    yield f"What the proposal changes (proposal against today's tree): {'; '.join(told) or 'no team gets more or fewer GPU-hours'}."
+
+
+def _change(name: str, before: float, more: float) -> str:
+    part = f", {100 * more / before:+.0f} %" if before else ""
+    return f"{name} ({'+' if more > 0 else '-'}{_hours(abs(more))}{part})"
 
 
 def distance(replay: Replay) -> Iterator[str]:
     """How far the rules on today's tree are from what was: what the proposal changes by less than this says nothing."""
     was, today = replay.columns[WAS].lab, replay.columns[TODAY].lab
     parts = [
-        f"delivered/owed weekly {words.ratio(today.delivered_owed_weekly)} for {words.ratio(was.delivered_owed_weekly)}",
-        f"{_hours(today.delivered_gpu_hours)} GPU-hours got for {_hours(was.delivered_gpu_hours)}",
-        f"90 % of waits within {words.duration(today.waits_s.p90)} for {words.duration(was.waits_s.p90)}",
-        f"{words.number(today.evictions)} evictions for {words.number(was.evictions)}",
+        f"delivered/owed weekly {words.ratio(today.delivered_owed_weekly)} against {words.ratio(was.delivered_owed_weekly)}",
+        f"{_hours(today.delivered_gpu_hours)} GPU-hours got against {_hours(was.delivered_gpu_hours)}",
+        f"90 % of waits within {words.duration(today.waits_s.p90)} against {words.duration(was.waits_s.p90)}",
+        f"{words.number(today.evictions)} evictions against {words.number(was.evictions)}",
     ]
-    yield f"How far the replay is from the truth (today's tree for as it was): {'; '.join(parts)}."
+    yield f"How far the replay is from the truth (today's tree against as it was): {'; '.join(parts)}."
     yield "Compare the proposal with today's tree, not with what was; differences smaller than that distance say little."
 
 
@@ -88,7 +120,8 @@ def _hours(amount: float) -> str:
 
 def _headline(replay: Replay) -> str:
     length_ms = replay.to_ms - replay.from_ms
-    span = f"{words.days(length_ms)} days" if length_ms >= DAY_MS else words.duration(length_ms / 1_000)
+    days = words.days(length_ms)
+    span = f"{days} day{'' if days == '1' else 's'}" if length_ms >= DAY_MS else words.duration(length_ms / 1_000)
     return f"{replay.proposal_file} on {replay.cluster}, {replay.gpus:,} GPUs: the last {span} as they were, and again by the rules"
 
 
