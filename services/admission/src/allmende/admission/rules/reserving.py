@@ -172,10 +172,11 @@ class _Nodes:
                 continue
             free = 0
             for count, (at_ms, gpus) in enumerate(self._free(key)):
-                before, free = free // size, free + gpus
-                if free // size > before:
+                before, free = max(0, free) // size, free + gpus
+                after = max(0, free) // size
+                if after > before:
                     # Among nodes that have room at the same time, the one where fewest must leave for it.
-                    steps.append((at_ms, count, node.node, free // size - before))
+                    steps.append((at_ms, count, node.node, after - before))
         steps.sort()
         placed: dict[str, int] = {}
         missing, order_ms = job.replicas, setting.now_ms
@@ -203,7 +204,8 @@ class _Nodes:
             held = books.on_node.get(key, {})
             taken, taken_until_ms = self._setting.rooms.taken(key[1])
             allowance_ms = self._setting.terms.start_timeout_ms
-            idle = max(0, self._nodes[key].healthy - taken - sum(held.values()))
+            # Negative: GPUs failed below what is held, and whoever leaves first makes up for them.
+            idle = self._nodes[key].healthy - taken - sum(held.values())
             comes = [(_leaves_ms(books, books.attempts[name], now_ms, allowance_ms), gpus) for name, gpus in held.items()]
             found = self._frees[key] = sorted([(now_ms, idle), (taken_until_ms + allowance_ms, taken), *comes])
         return found
