@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.repo.tree import files, python_files, text
+from tests.repo.tree import files, parsed, python_files, text
 
 # A file that needs more has two subjects: it becomes a folder with a name for each.
 LINES_MAX = 500
@@ -42,7 +42,7 @@ def test_no_function_is_longer_than_a_screen() -> None:
     found = [
         f"{path}:{node.lineno}: {node.name} has {(node.end_lineno or node.lineno) - node.lineno + 1} lines"
         for path in python_files()
-        for node in ast.walk(ast.parse(text(path)))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (node.end_lineno or node.lineno) - node.lineno >= FUNCTION_LINES_MAX
     ]
@@ -55,7 +55,7 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
 
 
 def test_every_module_says_what_it_is() -> None:
-    found = [str(path) for path in python_files() if not ast.get_docstring(ast.parse(text(path)))]
+    found = [str(path) for path in python_files() if not ast.get_docstring(parsed(path))]
     assert found == []
 
 

@@ -1,5 +1,6 @@
 """What lies in the repository: its files, its packages and the lock. Only reads; the tests say what may lie there."""
 
+import ast
 import re
 import subprocess
 import tomllib
@@ -33,12 +34,19 @@ def python_files() -> list[Path]:
     return [path for path in files() if path.suffix == ".py"]
 
 
+@cache
 def text(path: Path) -> str:
     """The text of one of `files`; empty for a file that is no text."""
     try:
         return (ROOT / path).read_text(encoding="utf-8")
     except UnicodeDecodeError:
         return ""
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """A Python file of `files`, parsed. Whoever asks only reads it."""
+    return ast.parse(text(path))
 
 
 @dataclass(frozen=True)
