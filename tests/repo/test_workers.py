@@ -1,4 +1,7 @@
-"""What the workers of `./dev test` share out: each name in tests/workers.py is one of a test that exists."""
+"""How the workers of `./dev test` share the tests out: whole labs one at a time, each file in one piece, and nothing forgotten."""
+
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -30,3 +33,38 @@ def test_what_is_named_exists(start: str) -> None:
 )
 def test_a_test_has_its_unit_and_its_turn(nodeid: str, unit: str, turn: int) -> None:
     assert (workers.unit_of(nodeid), workers.turn_of(nodeid)) == (unit, turn)
+
+
+def test_a_worker_gets_a_whole_unit_before_the_next_one() -> None:
+    tests = [f"{file}::test_{number}" for file in ("tests/cli/test_lab.py", "tests/proto/test_ids.py") for number in range(4)]
+    tests += ["tests/system/test_life.py::test_0", "tests/proto/test_tree.py::test_0"]
+    config: Any = SimpleNamespace(option=SimpleNamespace(loadscopereorder=True), getvalue=lambda _name: ["2*popen"])
+    config.getoption = config.getvalue
+    units = workers.scheduler(config, SimpleNamespace(loadscopesched=lambda *_words: None))
+    both = [Worker(tests), Worker(tests)]
+    for worker in both:
+        units.add_node(worker)
+        units.add_node_collection(worker, tests)
+    units.schedule()
+    assert both[0].told == [[*tests[:4], tests[8]]], "the labs, in one piece"
+    assert both[1].told == [tests[4:8]]
+    for done in (4, 5):
+        units.mark_test_complete(both[1], done)
+    assert both[1].told == [tests[4:8], tests[9:]], "more before it has nothing left"
+
+
+class Worker:
+    """A worker as pytest-xdist's scheduler sees it; keeps what it was told to run."""
+
+    shutting_down = False
+
+    def __init__(self, tests: list[str]) -> None:
+        self.gateway = SimpleNamespace(id="gw")
+        self.told: list[list[str]] = []
+        self._tests = tests
+
+    def send_runtest_some(self, numbers: list[int]) -> None:
+        self.told.append([self._tests[number] for number in numbers])
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
