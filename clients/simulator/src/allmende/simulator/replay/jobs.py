@@ -87,15 +87,12 @@ class _Guesses:
 
 def _said(counts: Counter[How]) -> Iterable[str]:
     sentences: tuple[tuple[How, str], ...] = (
-        ("cancelled", "were cancelled after they had started: they work as long as they did"),
-        ("stated", "had not done their work: they work as long as was stated, or at most allowed"),
-        (
-            "so_far",
-            "had not done their work, and nobody said how long it is: they work as long as they have so far, which is too short",
-        ),
-        ("guessed", "never started, and nobody said how long they work: taken as the median of their budget's jobs"),
-        ("unknown", "never started, and nothing tells how long they work: left out of the replays"),
-        ("not_run", "ended without having run (cancelled while they waited, or refused): left out of the replays"),
+        ("cancelled", "cancelled after a start: taken to work as long as until then"),
+        ("stated", "not done with the work: taken to work as long as was stated, or at most allowed"),
+        ("so_far", "not done with the work, its length never stated: taken to work as long as so far, which is too short"),
+        ("guessed", "never started, the length never stated: taken as the median of the budget's jobs"),
+        ("unknown", "never started, and nothing tells the length: left out of the replays"),
+        ("not_run", "ended without having run (cancelled while waiting, or refused): left out of the replays"),
     )
     for how, sentence in sentences:
         if counts[how]:
@@ -106,8 +103,8 @@ def _repeated(jobs: Sequence[PastJob]) -> Iterable[str]:
     twice = sum(job.resumable and sum(each.outcome in ("evicted", "node_lost") for each in job.attempts) > 0 for job in jobs)
     if twice:
         yield (
-            f"{_jobs(twice)} that can resume lost their place to an eviction or a lost node: no service keeps what was saved, so "
-            "all their time counts as work, which is too long by what they lost"
+            f"{_jobs(twice)} resumed after an eviction or a lost node, or still to resume: no service keeps what was saved, so all "
+            "time held counts as work, which is too long by what was lost"
         )
     lost = sum(each.outcome == "node_lost" for job in jobs for each in job.attempts)
     if lost:

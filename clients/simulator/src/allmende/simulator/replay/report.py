@@ -122,7 +122,8 @@ def _headline(replay: Replay) -> str:
     length_ms = replay.to_ms - replay.from_ms
     days = words.days(length_ms)
     span = f"{days} day{'' if days == '1' else 's'}" if length_ms >= DAY_MS else words.duration(length_ms / 1_000)
-    return f"{replay.proposal_file} on {replay.cluster}, {replay.gpus:,} GPUs: the last {span} as they were, and again by the rules"
+    what = f"{replay.proposal_file} on {replay.cluster}, {replay.gpus:,} GPUs"
+    return words.plain(f"{what}: the last {span} as they were, and again by the rules")
 
 
 def _table(columns: Sequence[str]) -> Table:

@@ -126,7 +126,8 @@ def _run(job: PastJob, attempt: PastAttempt, to_ms: Ms) -> Run:
 def _end(attempt: PastAttempt, to_ms: Ms) -> RunEnd:
     if attempt.ended_at_ms is None or attempt.ended_at_ms >= to_ms:
         return "still_running"
-    return _ENDS[attempt.outcome or "stopped"]
+    # An outcome that this release does not know yet was no end of the work.
+    return _ENDS.get(attempt.outcome or "stopped", "stopped")
 
 
 _ENDS: dict[str, RunEnd] = {

@@ -1,0 +1,1 @@
+"""A lab's own past again: as it was, under today's tree, under a proposal."""
