@@ -38,20 +38,25 @@ async def gather(lab: Path | None, cluster: str | None, length_ms: Ms) -> LabHis
         CommandFailed: no lab answers, or it is not said which of several clusters.
     """
     async with session.opened(lab) as opened:
-        opened.check_cluster(cluster)
-        to_ms = opened.now_ms()
-        from_ms = max(0, to_ms - length_ms)
-        begin_ms = max(0, from_ms - WARM_UP_MS)
         with _watched() as watch:
-            nodes = await _nodes(opened, cluster)
-            jobs = await _jobs(opened, begin_ms, to_ms, watch)
-            # Nothing is said of the time before anybody asked for anything.
-            begin_ms = max(begin_ms, min((job.submitted_at_ms for job in jobs), default=from_ms))
-            step_ms = max(SECOND_MS, min(HOUR_MS, (to_ms - begin_ms) // STEPS))
-            watch("the ledger's books")
-            books = await _books(opened, nodes[0].cluster, begin_ms, to_ms, step_ms)
-            watch("the trees that were in force")
-            trees = await _trees(opened, begin_ms)
+            return await collect(opened, cluster, length_ms, watch)
+
+
+async def collect(opened: Session, cluster: str | None, length_ms: Ms, watch: "Watch") -> LabHistory:
+    """The same of a lab that is connected to."""
+    opened.check_cluster(cluster)
+    to_ms = opened.now_ms()
+    from_ms = max(0, to_ms - length_ms)
+    begin_ms = max(0, from_ms - WARM_UP_MS)
+    nodes = await _nodes(opened, cluster)
+    jobs = await _jobs(opened, begin_ms, to_ms, watch)
+    # Nothing is said of the time before anybody asked for anything.
+    begin_ms = max(begin_ms, min((job.submitted_at_ms for job in jobs), default=from_ms))
+    step_ms = max(SECOND_MS, min(HOUR_MS, (to_ms - begin_ms) // STEPS))
+    watch("the ledger's books")
+    books = await _books(opened, nodes[0].cluster, begin_ms, to_ms, step_ms)
+    watch("the trees that were in force")
+    trees = await _trees(opened, begin_ms)
     return LabHistory(
         cluster=nodes[0].cluster,
         begin_ms=begin_ms,
@@ -118,7 +123,7 @@ async def _trees(opened: Session, begin_ms: Ms) -> list[WholeTree]:
 class Watch:
     """Says on a terminal what is being read."""
 
-    def __init__(self, progress: Progress | None) -> None:
+    def __init__(self, progress: Progress | None = None) -> None:
         self._progress = progress
         self._task = None if progress is None else progress.add_task("reading the past", total=None)
 
@@ -131,7 +136,7 @@ class Watch:
 @contextmanager
 def _watched() -> Iterator[Watch]:
     if not sys.stderr.isatty():
-        yield Watch(None)
+        yield Watch()
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=Console(file=sys.stderr), transient=True) as progress:
