@@ -5,9 +5,9 @@ Gathers the past from the services, asking only; the simulator, where it is inst
 
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
@@ -19,6 +19,9 @@ from allmende.cli.session import JsonOption, LabOption
 from allmende.proto.budget import Budget
 from allmende.proto.history import LabHistory
 from allmende.proto.units import DAY_MS
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP: Final = "allmende.replay"
 PACKAGE: Final = "allmende-simulator"
@@ -53,7 +56,7 @@ def replay(
     if history is not None and (given := _only_for_a_lab(days, cluster, keep)):
         raise typer.BadParameter(f"{given} is for a past that is gathered now; leave it out", param_hint="--history")
     tree = _proposal(proposal)
-    program = _program()
+    program = _program(_found())
     for target in (keep, html):
         if target is not None and (wrong := _no_place(target, [each for each in (proposal, history) if each is not None])):
             session.fail(CommandFailed(Exit.USAGE, f"{target} cannot be written: {wrong}"))
@@ -101,12 +104,15 @@ def _proposal(file: Path) -> tuple[Budget, ...]:
     return tree.budgets
 
 
-def _program() -> Any:
-    """The simulator's part, loaded now: before anything is asked of a lab."""
+def _found() -> "list[EntryPoint]":
     # As above: looking for packages takes longer than all else that a command's help does.
-    from importlib import metadata
+    from importlib.metadata import entry_points
 
-    found = list(metadata.entry_points(group=GROUP))
+    return list(entry_points(group=GROUP))
+
+
+def _program(found: "Sequence[EntryPoint]") -> Any:
+    """The simulator's part, loaded now: before anything is asked of a lab."""
     if not found:
         sentence = f"replays come with the package {PACKAGE}, which is not installed here; get it with: pip install {PACKAGE}"
         session.fail(CommandFailed(Exit.UNREACHABLE, sentence))
