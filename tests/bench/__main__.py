@@ -1,8 +1,8 @@
 """`./dev bench [NAME] [--json]`: runs the benches of this folder and prints their figures.
 
 A bench is a file `bench_NAME.py` with a function `bench()` that returns figures by name, the unit last in the name
-(`{"ticks_per_s": 21000, "commit_ms_p99": 4.1}`). Standard output carries the figures alone; what a bench prints goes to
-standard error.
+(`{"ticks_per_s": 21000, "commit_ms_p99": 4.1}`); what cannot be measured here has a sentence that says why instead of a number.
+Standard output carries the figures alone; what a bench prints goes to standard error.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import platform
 import sys
 from pathlib import Path
 
-Figures = dict[str, float]
+Figures = dict[str, float | str]
 
 
 def main() -> int:
@@ -46,7 +46,11 @@ def _report(measured: dict[str, Figures]) -> dict[str, object]:
 
 def _table(measured: dict[str, Figures]) -> str:
     rows = [(name, figure, value) for name, figures in measured.items() for figure, value in figures.items()]
-    return "\n".join(f"{name:24} {figure:32} {value:>16,.10g}" for name, figure, value in rows) or "no benches"
+    return "\n".join(f"{name:24} {figure:32} {_cell(value)}" for name, figure, value in rows) or "no benches"
+
+
+def _cell(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:>16,.10g}"
 
 
 if __name__ == "__main__":
