@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -35,6 +35,20 @@ def test_a_page_that_cannot_be_written_is_said_after_the_tables(capsys: pytest.C
     said = capsys.readouterr()
     assert said.out.startswith("p.toml on c1")
     assert said.err == f"{tmp_path}/no/p.html cannot be written: No such file or directory\n"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_full_disk_behind_stdout_is_a_sentence(
+    as_json: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
+    # What could not be written is tried once more when the file is closed.
+    with suppress(OSError), Path("/dev/full").open("w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        code = command.run(PAST, PROPOSAL, name="p.toml", as_json=as_json, page=None)
+        monkeypatch.undo()
+    assert (code, capsys.readouterr().err) == (74, "standard output cannot be written: No space left on device\n")
 
 
 @contextmanager
