@@ -23,6 +23,7 @@ from tests.admission.builders import (
     TERMS,
     an_id,
     attempt,
+    claim,
     counting,
     granted_jobs,
     job,
@@ -139,13 +140,14 @@ WHO: dict[str, Row] = {
     "where one more is allowed it is for the longest wait, not for the lowest ratio": Row(
         [gang(1, "c"), gang(2, "a")], {1: FIRST_TWO}, {"c": 90, "a": 10}, terms=replace(GATHER, reservations_max=1)
     ),
-    "whoever does not get enough nodes blocks those behind it": Row(
+    "whoever does not get enough nodes blocks those behind it, smaller ones, too": Row(
         [
             gang(1, "c", "3x8", submitted_at_ms=NOW - 3),
             gang(2, "a", submitted_at_ms=NOW - 2),
-            gang(3, "b", submitted_at_ms=NOW - 1),
+            gang(3, "b", "1x8", submitted_at_ms=NOW - 1),
         ],
         {1: ({"n001": 1, "n002": 1, "n003": 1}, 30.0)},
+        terms=replace(GATHER, gang_ppm=250_000),
     ),
     "beside others only a part of the nodes is gathered": Row(
         [gang(1, "c"), gang(2, "a")], {1: FIRST_TWO}, terms=replace(GATHER, reserved_ppm=750_000)
@@ -173,6 +175,12 @@ WHERE: dict[str, Row] = {
         [gang(1, gpu_model="h100")],
         {1: LAST_TWO},
         nodes=(*(replace(each, gpu_model="a100") for each in NODES[:2]), *(replace(each, gpu_model="h100") for each in NODES[2:])),
+    ),
+    "nor nodes that were granted a moment ago": Row(
+        [gang(1), job(2, budget="c", gpus_per_replica=8, slice_ms=LONG)],
+        {1: ({"n002": 1, "n003": 1}, 30.0)},
+        {"a": 50},
+        holders=FULL[1:],
     ),
     "nor silent nodes": Row(
         [gang(1)], {1: LAST_TWO}, nodes=(*(replace(each, last_seen_ms=NOW - HOUR_MS) for each in NODES[:2]), *NODES[2:])
@@ -475,6 +483,25 @@ def test_a_silent_node_is_replaced() -> None:
         books.seen[each.key] = NOW + MINUTE_MS
     books.apply(run_pass(books, NOW + MINUTE_MS, GATHER).change)
     assert [part.node for part in word(books).placement] == ["n002", "n003"]
+    assert word(books).made_at_ms == NOW, "it is still the first promise"
+
+
+def test_nodes_that_were_promised_to_a_claim_are_not_gathered_for_somebody_else() -> None:
+    rival = job(9, budget="c", replicas=2, gpus_per_replica=8)
+    planned = claim(9, rival, placement=(NodeReplicas("n001", 1), NodeReplicas("n002", 1)), plan=an_id(8))
+    books = with_lab(Row([gang(1)], {}))
+    books.load([replace(rival, claim=planned.claim)], (), [planned], (), (), ())
+    books.apply(run_pass(books, terms=GATHER).change)
+    assert [part.node for part in word(books).placement] == ["n003", "n004"]
+
+
+def test_the_hold_counts_for_claims_of_the_same_pass() -> None:
+    small = job(2, budget="a", gpus_per_replica=8)
+    jobs = [gang(1, slice_ms=OWED // 32), small]
+    books = with_lab(Row(jobs, {}, {"a": 60, "b": 90}, (*FULL[:3], held(4, "n004", -1))))
+    # By itself it may claim: 60 % is far below 90 %. With the gang its leaf stands at 110 %.
+    assert [each.job for each in run_pass(books, terms=TERMS).change.claims] == [small.job]
+    assert run_pass(books, terms=GATHER).change.claims == ()
 
 
 def test_a_gathered_node_of_which_enough_is_left_is_kept() -> None:
