@@ -1,7 +1,8 @@
 """Small labs for tests of policies, in minutes: jobs, clusters of equal nodes, and a run of them to the end."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple
 
 from allmende.proto.budget import Budget
 from allmende.proto.units import MINUTE_MS, PPM_WHOLE, Ms
@@ -9,9 +10,14 @@ from allmende.simulator.inputs.listed import Listed
 from allmende.simulator.model import ORIGIN_MS, Cluster, Failures, History, Job, Leaving, NodeSpec, TreeChange, Window
 from allmende.simulator.ports import Policy, Scenario
 from allmende.simulator.world.engine import World
+from allmende.simulator.world.rolls import Trouble
 
 STUBBORN = Leaving(ignore_ppm=PPM_WHOLE)
 """Whoever is told to go takes the whole notice: the arithmetic of a test is exact."""
+
+
+RARE = Failures(1_000 * MINUTE_MS, 30 * MINUTE_MS, 31 * MINUTE_MS)
+"""Of four nodes in a test of some hours at most one fails, and is repaired after half an hour."""
 
 
 def at(minute: float) -> Ms:
@@ -27,6 +33,25 @@ def nodes(number: int, gpus: int = 8, model: str | None = None, first: int = 0) 
 def cluster(*specs: NodeSpec, failures: Failures | None = None, leaving: Leaving = STUBBORN) -> Cluster:
     """A cluster on which jobs start the moment they are granted."""
     return Cluster("lab", specs, failures, leaving, start_ms=0)
+
+
+class Once(NamedTuple):
+    """One node fails once, all others never (within a test), under this seed."""
+
+    seed: int
+    fails: float
+    back: float
+
+
+def trouble(node: str) -> Once:
+    """The node fails between minutes 15 and 20."""
+    for seed in count(1):
+        streams = {f"n0{number}": Trouble(seed, f"n0{number}", RARE) for number in range(4)}
+        up_ms = {name: stream.up_ms() for name, stream in streams.items()}
+        if 15 * MINUTE_MS < up_ms.pop(node) < 20 * MINUTE_MS and min(up_ms.values()) > 500 * MINUTE_MS:
+            fails_ms = Trouble(seed, node, RARE).up_ms()
+            return Once(seed, fails_ms / MINUTE_MS, (fails_ms + streams[node].down_ms()) / MINUTE_MS)
+    raise AssertionError
 
 
 def job(name: str, submitted: float, shape: str, minutes: float, **other: Any) -> Job:

@@ -1,7 +1,6 @@
 """What is said of gathered nodes: a promise is said once, again only where it moved, and only a failing node excuses that."""
 
 from collections.abc import Sequence
-from itertools import count
 from typing import NamedTuple
 
 import pytest
@@ -15,32 +14,11 @@ from allmende.simulator.model import Cluster, Failures, History, Job, Promise
 from allmende.simulator.policies.allmende import Allmende
 from allmende.simulator.policies.settings import Settings
 from allmende.simulator.ports import Action
-from allmende.simulator.world.rolls import Trouble
-from tests.simulator.policies.builders import at, cluster, job, minutes, nodes, played, starts
+from tests.simulator.policies.builders import RARE, at, cluster, job, minutes, nodes, played, starts, trouble
 
 SETTINGS = Settings(gang_ppm=1, quick_ppm=0)
 # By the settings: 2 minutes of notice, and half a minute for messages.
 NOTICE = 2.5
-RARE = Failures(1_000 * MINUTE_MS, 30 * MINUTE_MS, 31 * MINUTE_MS)
-
-
-class Trouble1(NamedTuple):
-    """One node fails once, all others never (within a test), under this seed."""
-
-    seed: int
-    fails: float
-    back: float
-
-
-def trouble(node: str) -> Trouble1:
-    """The node fails between minutes 15 and 20."""
-    for seed in count(1):
-        streams = {f"n0{number}": Trouble(seed, f"n0{number}", RARE) for number in range(4)}
-        up_ms = {name: stream.up_ms() for name, stream in streams.items()}
-        if 15 * MINUTE_MS < up_ms.pop(node) < 20 * MINUTE_MS and min(up_ms.values()) > 500 * MINUTE_MS:
-            fails_ms = Trouble(seed, node, RARE).up_ms()
-            return Trouble1(seed, fails_ms / MINUTE_MS, (fails_ms + streams[node].down_ms()) / MINUTE_MS)
-    raise AssertionError
 
 
 def gang_and_holders(shape: str, slices: list[int]) -> list[Job]:

@@ -1,0 +1,1 @@
+"""The virtual clock: what happens to attempts, jobs and nodes, whoever decides."""
