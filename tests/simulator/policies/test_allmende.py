@@ -75,6 +75,25 @@ ROWS: dict[str, Row] = {
         {"a": [1], "free": [1, 70 + QUICKLY], "late": [10 + QUICKLY]},
         [("free", 10, "late")],
     ),
+    "of two alike the one who has saved leaves": Row(
+        2,
+        [
+            of("vision", "a", 1, "1x8", 90, save_every_ms=25 * MINUTE_MS),
+            of("vision", "b", 1, "1x8", 90, save_every_ms=6 * MINUTE_MS),
+            of("speech", "late", 10, "1x8", 20),
+        ],
+        {"a": [1], "b": [1, 53], "late": [33]},
+        [("b", 31, "late")],
+    ),
+    "two who ask at once are given two different nodes": Row(
+        2,
+        [
+            *(of(None, name, 1, "1x8", 90) for name in ("free", "game")),
+            *(of(leaf, name, 10, "1x8", 30) for leaf, name in (("vision", "a"), ("speech", "b"))),
+        ],
+        {"free": [1, 40 + QUICKLY], "game": [1, 40 + QUICKLY], "a": [10 + QUICKLY], "b": [10 + QUICKLY]},
+        [("free", 10, "b"), ("game", 10, "a")],
+    ),
     "inside a leaf a higher priority displaces a lower one past its slice": Row(
         1,
         [of("vision", "low", 1, "1x8", 60, 20), of("vision", "high", 10, "1x8", 20, 20, priority=1)],
@@ -101,6 +120,14 @@ ROWS: dict[str, Row] = {
         [],
         {**BARE, "quick_ppm": 500_000, "quick_slice_ms": 15 * MINUTE_MS},
         until=95,
+    ),
+    "and nobody is evicted there for a long one": Row(
+        2,
+        [of("vision", "a", 1, "1x8", 90), of(None, "free", 2, "1x8", 90), of("speech", "late", 10, "1x8", 20, 20)],
+        {"a": [1, 53], "free": [2], "late": [33]},
+        [("a", 31, "late")],
+        {**BARE, "quick_ppm": 500_000, "quick_slice_ms": 15 * MINUTE_MS},
+        until=90,
     ),
     "whoever has not saved lately is not displaced before his next save": Row(
         1,

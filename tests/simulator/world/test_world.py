@@ -83,7 +83,7 @@ ROWS: dict[str, Row] = {
         {1: [grant("a")]}, [("a", 1 + 1 / 60, 61 + 1 / 60, "finished", 0)], (61 + 1 / 60, "finished"), {"start_ms": SECOND_MS}
     ),
     "a second order changes nothing": Row(
-        {1: [grant("a")], 26: [evict("a")], 27: [evict("a", 30, "other")], 40: [grant("b")]},
+        {1: [grant("a")], 26: [evict("a")], 26.5: [evict("a", 0.5, "other")], 40: [grant("b")]},
         [("a", 1, 28, "evicted", 8 * 7), ("b", 40, 80, "finished", 0)],
         (80, "finished"),
     ),
@@ -152,6 +152,17 @@ def test_protection_may_be_renewed_and_promises_and_refusals_are_kept() -> None:
     (promise,) = history.promises
     assert promise == (at(1), "k", at(9), True)
     assert (history.lives["k"].refused, history.lives["k"].end) == ("never_fits", "refused")
+
+
+def test_each_hour_the_free_room_is_counted_and_how_much_of_it_is_on_whole_nodes() -> None:
+    script = Script({1: [grant("a", where={"n00": 1}), grant("b", "k", {"n01": 1})]})
+    asked = [job("j", 0, "1x3", 100), job("k", 0, "1x8", 500)]
+    rooms = world(script, asked, cluster(*nodes(3)), until=200).run().rooms
+    assert [(minutes(sample.at_ms), sample.free, sample.free_on_empty_nodes) for sample in rooms] == [
+        (60, 13, 8),
+        (120, 16, 16),
+        (180, 16, 16),
+    ]
 
 
 # ----------------------------------------------------------------------------------------------------------------- at one instant
