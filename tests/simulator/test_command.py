@@ -148,14 +148,14 @@ def test_a_full_disk_behind_stdout_is_said_in_a_sentence(words: tuple[str, ...],
 
 def test_the_json_has_one_object_with_the_compared_runs_below(tmp_path: Path) -> None:
     (tmp_path / "proposal.toml").write_text('[lab]\n[lab.vision]\nshare = "10%"\n[lab.tools]\nshare = "90%"\n')
-    words = ("--json", "--set", "quick_nodes=0", "--compare", "allmende", "--compare", "fifo", "--compare-budgets")
+    words = ("--json", "--set", "quick_ppm=0%", "--compare", "allmende", "--compare", "fifo", "--compare-budgets")
     said = typed(*files(tmp_path), *words, str(tmp_path / "proposal.toml"))
     figures = json.loads(said.out)
     assert (said.code, said.err) == (0, "")
     labels = ["allmende", "fifo", "under proposal.toml"]
     assert list(figures["compared"]) == labels
-    assert figures["side_by_side"]["runs"] == ["allmende quick_nodes=0", *labels]
-    assert (figures["settings"]["quick_nodes"], figures["compared"]["allmende"]["settings"]["quick_nodes"]) == (0, 3)
+    assert figures["side_by_side"]["runs"] == ["allmende quick_ppm=0%", *labels]
+    assert (figures["settings"]["quick_ppm"], figures["compared"]["allmende"]["settings"]["quick_ppm"]) == (0, 25_000)
     shares = {team["budget"]: team["effective_share_ppm"] for team in figures["compared"][labels[2]]["teams"]}
     assert shares == {"vision": 100_000, "tools": 900_000}
 

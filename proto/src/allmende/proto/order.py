@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 from allmende.proto.standing import Ratio, Standing
-from allmende.proto.units import LARGEST_AMOUNT, PPM_WHOLE, GpuMs, Ppm
+from allmende.proto.units import PPM_WHOLE, GpuMs, Ppm
 
 # Contract §7: near-equal teams otherwise swap at every slice's end.
 DEFAULT_MARGIN_PPM: Ppm = 100_000
@@ -83,19 +83,6 @@ def _below_common_ancestor(first: Path, second: Path) -> tuple[str, str]:
             return ours, theirs
     # One path is the other's beginning: only a leaf that became a parent has such a path. Compare the leaves themselves.
     return first[-1], second[-1]
-
-
-def worth_ppm(comparison: Comparison, waste_ppm: Ppm) -> Ppm:
-    """The loss that an eviction may cause, in parts of what the claimant's slice gives: it grows with the square of the distance.
-
-    At the margin `waste_ppm`, at twice the margin four times as much: a team that is far ahead may not hide behind saving rarely.
-    Decision 0015. Without a margin, or without entitlement on the victim's side, the loss does not matter.
-    """
-    after, before = comparison.claimant_after, comparison.victim_before
-    if not comparison.margin_ppm or not after.entitlement or not before.entitlement:
-        return LARGEST_AMOUNT
-    gap_ppm = before.used * PPM_WHOLE // before.entitlement - -(-after.used * PPM_WHOLE // after.entitlement)
-    return waste_ppm * max(0, gap_ppm) ** 2 // comparison.margin_ppm**2
 
 
 def spared(lost: GpuMs, courtesy: GpuMs, hold: GpuMs, waste_ppm: Ppm) -> bool:

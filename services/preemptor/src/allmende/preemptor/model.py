@@ -26,6 +26,8 @@ class Policy(NamedTuple):
     """An eviction may lose at most this part of what the claimant's slice gives (`proto.order.spared`); 0: any."""
     loss_first: bool = False
     """Among equally many GPUs, least lost work before most over-served leaf. Both are lawful victims by the margin."""
+    bother_ms: Ms = 0
+    """Each earlier eviction of a job counts as so much lost time of its GPUs when victims are chosen."""
 
 
 class Node(NamedTuple):
@@ -57,6 +59,8 @@ class Attempt(NamedTuple):
     leaving: bool = False
     idle: bool = False
     """Its devices have shown no activity for long (contract §7)."""
+    evictions: int = 0
+    """How often its job was evicted before."""
 
     @property
     def gpus(self) -> int:

@@ -30,7 +30,7 @@ from allmende.simulator.inputs.faults import quote
 from allmende.simulator.policies.offered import POLICIES
 
 # Below these a setting means nothing: no time to look back on, no level to be in, no slice that anybody could ask for.
-LEAST: Final = {"window_ms": 5 * MINUTE_MS, "slice_cap_ms": SECOND_MS, "levels": 1, "gang_gpus": 1, "requeue_backoff_ms": SECOND_MS}
+LEAST: Final = {"window_ms": 5 * MINUTE_MS, "slice_cap_ms": SECOND_MS, "levels": 1, "requeue_backoff_ms": SECOND_MS}
 NUMBER_MOST: Final = 1_000_000
 # A pass looks at each level.
 MOST: Final = {"levels": 100}

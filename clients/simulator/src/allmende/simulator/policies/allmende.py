@@ -367,6 +367,7 @@ class Allmende:
             saved_at_ms=() if saved_ms is None else (saved_ms,) * replicas,
             leaving=attempt.plan is not None or attempt.stop is not None,
             idle=attempt.attempt in self._books.idle,
+            evictions=self._books.jobs[attempt.job].evictions if attempt.job in self._books.jobs else 0,
         )
 
     def saved_at_ms(self, attempt: Attempt, now_ms: Ms) -> Ms | None:

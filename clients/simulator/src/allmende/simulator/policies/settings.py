@@ -33,20 +33,26 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Among lawful victims, least lost work before most over-served leaf."""
     idle_after_ms: Ms = 30 * MINUTE_MS
     """An attempt that was idle for so long goes after its slice, and no room is made for its job again; 0: never."""
+    idle_slice_ms: Ms = 30 * MINUTE_MS
+    """The longest slice of a job that was evicted idle; 0: as any other."""
+    bother_ms: Ms = 15 * MINUTE_MS
+    """Each earlier eviction of a job counts as so much lost time of its GPUs when victims are chosen; 0: not at all."""
+    claims_rest_ms: Ms = 5 * MINUTE_MS
+    """Between two rounds of looks for claims only kinds that somebody has joined are looked at; 0: no rest."""
     patience: int = 2
     """Each time a job has been evicted so often again, its next slice doubles."""
     reservations_max: int = 4
     """Jobs that nodes are gathered for at the same time."""
     reserved_ppm: Ppm = 500_000
     """The part of the nodes that may be gathered at the same time."""
-    gang_gpus: int = 128
-    """Nodes are gathered for jobs of so many GPUs and more."""
+    gang_ppm: Ppm = 125_000
+    """Nodes are gathered for jobs of at least this part of the cluster's GPUs."""
     gang_wait_ms: Ms = 24 * HOUR_MS
     """After so long, nodes are gathered also for a large job whose leaf is over budget, but below `gang_ratio_ppm`."""
     gang_ratio_ppm: Ppm = 1_250_000
     """See `gang_wait_ms`; 100 %: never."""
-    quick_nodes: int = 3
-    """Nodes kept for unallocated work and for short slices."""
+    quick_ppm: Ppm = 25_000
+    """The part of the nodes that is kept for unallocated work and for short slices; rounded down."""
     quick_slice_ms: Ms = 15 * MINUTE_MS
     """What a short slice is."""
 
@@ -71,13 +77,15 @@ class Settings(Struct, frozen=True, kw_only=True):
             margin_ppm=self.margin_ppm,
             waste_ppm=self.waste_ppm,
             patience=self.patience,
+            idle_slice_ms=self.idle_slice_ms,
+            claims_rest_ms=self.claims_rest_ms,
             reservations_max=self.reservations_max,
             reserved_ppm=self.reserved_ppm,
-            gang_gpus=self.gang_gpus,
+            gang_ppm=self.gang_ppm,
             gang_wait_ms=self.gang_wait_ms,
             gang_ratio_ppm=self.gang_ratio_ppm,
             notice_ms=self.grace_ms + 30 * SECOND_MS,
-            quick_nodes=self.quick_nodes,
+            quick_ppm=self.quick_ppm,
             quick_slice_ms=self.quick_slice_ms,
         )
 
@@ -89,4 +97,5 @@ class Settings(Struct, frozen=True, kw_only=True):
             unallocated_grace_ms=self.unallocated_grace_ms,
             waste_ppm=self.waste_ppm,
             loss_first=self.loss_first,
+            bother_ms=self.bother_ms,
         )

@@ -128,8 +128,10 @@ class Books:
         """When each live attempt saved its work last, as its agents have said. Kept in memory: the next tick says it again."""
         self.idle: set[str] = set()
         """Live attempts whose devices have shown no activity for long (contract §7). Kept in memory, as `saves` is."""
-        self.passed_over: dict[str, set[tuple[str | None, Kind]]] = defaultdict(set)
-        """Kinds of waiting jobs that were looked at for claims in vain since the last look began at the head of the line."""
+        self.to_look_at: dict[str, dict[str, set[Kind]]] = defaultdict(dict)
+        """Kinds of waiting jobs, by leaf, that were not looked at for claims in vain since the last round began."""
+        self.next_round_ms: dict[str, Ms] = defaultdict(int)
+        """When each cluster's next round of looks for claims may begin; until then only kinds that somebody has joined since."""
         self.reserved: dict[str, dict[str, Reserved]] = defaultdict(dict)
         """The reservations of each cluster, by job."""
         self.seen: dict[NodeKey, Ms] = {}
@@ -337,8 +339,9 @@ class Books:
         # Unallocated work knows no priority: who was evicted less comes first, so that bad luck is shared among those who wait.
         group = Group(kind, job.user, job.priority if leaf is not None else -(job.evictions // EVICTIONS_ALIKE))
         turn = (job.submitted_at_ms, job.job)
-        for passed_over in self.passed_over.values():
-            passed_over.discard((leaf, kind))
+        if leaf is not None:
+            for to_look_at in self.to_look_at.values():
+                to_look_at.setdefault(leaf, set()).add(kind)
         insort(self.waiting.setdefault(leaf, {}).setdefault(kind, {}).setdefault(group, []), turn)
         self._turns[job.job] = (leaf, group, turn)
         self._priorities[leaf][group.priority] += 1

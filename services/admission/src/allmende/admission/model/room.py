@@ -6,7 +6,7 @@ Never decides who may use it, and knows no claim: earmarks are the pass's affair
 import heapq
 from collections.abc import Callable, Iterable
 
-from allmende.proto.units import Ms
+from allmende.proto.units import PPM_WHOLE, Ms, Ppm
 
 FreeKey = tuple[str | None, int]
 """(GPU model, free GPUs): nodes alike as far as a shape's upper bound goes."""
@@ -34,6 +34,7 @@ class ClusterRoom:
         self.open: dict[str, NodeRoom] = {}
         self.counts: dict[FreeKey, int] = {}
         self.free_gpus = 0
+        self.healthy_gpus = 0
         self._heard: list[tuple[Ms, str]] = []
         self._silent: set[str] = set()
 
@@ -71,9 +72,12 @@ class ClusterRoom:
                 self._silent.add(name)
         return self._silent
 
-    def last_by_name(self, number: int) -> Iterable[str]:
-        """The last `number` nodes by name that have healthy GPUs."""
-        return sorted((name for name, room in self.nodes.items() if room.healthy > 0), reverse=True)[:number] if number else ()
+    def last_by_name(self, part_ppm: Ppm) -> Iterable[str]:
+        """The last nodes by name that have healthy GPUs, this part of all of them, rounded down."""
+        if not part_ppm:
+            return ()
+        names = sorted((name for name, room in self.nodes.items() if room.healthy > 0), reverse=True)
+        return names[: len(names) * part_ppm // PPM_WHOLE]
 
     def _count(self, room: NodeRoom, by: int) -> None:
         free = room.free
@@ -84,6 +88,7 @@ class ClusterRoom:
         else:
             del self.counts[key]
         self.free_gpus += by * free
+        self.healthy_gpus += by * room.healthy
         if by > 0 and free:
             self.open[room.name] = room
         elif by > 0:

@@ -330,16 +330,21 @@ class Terms(Struct, frozen=True, kw_only=True):
     """Jobs that nodes are gathered for at the same time, one a leaf; 0: none."""
     reserved_ppm: int = 500_000
     """The part of a cluster's nodes that reservations may cover together."""
-    gang_gpus: int = 16
-    """Nodes are gathered for jobs of so many GPUs and more; smaller ones find a hole, or a claim makes one."""
+    gang_ppm: int = 125_000
+    """Nodes are gathered for jobs of at least this part of a cluster's GPUs; smaller ones find a hole, or a claim makes one."""
     gang_wait_ms: Ms = 0
     """After so long, nodes are gathered also for a job whose leaf is over budget, while that stands below `gang_ratio_ppm`."""
     gang_ratio_ppm: int = 0
     """See `gang_wait_ms`; at most 1: never."""
     notice_ms: Ms = 0
     """The longest notice of whoever must leave, and what messages take: between a reservation's `order_ms` and its promise."""
+    claims_rest_ms: Ms = 0
+    """Between two rounds of looks for claims only kinds that somebody has joined are looked at; 0: no rest."""
+    idle_slice_ms: Ms = 0
+    """A job that was evicted idle is protected for no longer than this from then on; 0: as any other."""
     patience: int = 0
     """Each time a job was evicted so often again, its next slice doubles, up to the cap; 0: only where it saved nothing new."""
-    quick_nodes: int = 0
-    """Nodes kept for unallocated work and for slices of at most `quick_slice_ms`, so that a short test need not wait."""
+    quick_ppm: int = 0
+    """The part of a cluster's nodes that is kept for unallocated work and for slices of at most `quick_slice_ms`, so that a short
+    test need not wait; rounded down."""
     quick_slice_ms: Ms = 0

@@ -3,27 +3,29 @@
 Pure. Never names a victim and never decides that room can be made: only the preemptor does.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from allmende.admission.model.books import Books, Kind, Loose
+from allmende.admission.model.books import Books, Kind, Line, Loose
 from allmende.admission.model.values import Claim, Job, Shape, Terms
 from allmende.admission.rules.line import AllocatedLine, Next
 from allmende.admission.rules.reserving import due
 from allmende.admission.rules.rooms import Rooms, Wish
 from allmende.admission.rules.standings import Standings
-from allmende.proto.order import Comparison, may_displace, spared, worth_ppm
+from allmende.proto.order import may_displace, spared
 from allmende.proto.placement import NodeReplicas, Room, place
 from allmende.proto.units import LARGEST_AMOUNT, GpuMs, Ms
 
 # Looking at a job costs some 50 us. A pass looks at so many without success; the next one looks on where it stopped
-# (`Books.passed_over`), and anew at kinds that somebody joined since.
-LOOKS_MAX = 8
+# (`Books.to_look_at`), and anew at kinds that somebody joined since.
+LOOKS_MAX = 32
 # Jobs of one kind and leaf fit or fail together, but for their exact slices and for those that rest after a claim that failed.
 LOOKS_PER_KIND = 2
 _NEVER = LARGEST_AMOUNT
 
-Size: TypeAlias = tuple[int, int, str | None, tuple[str, ...]]
+Model: TypeAlias = str | None
+Names: TypeAlias = tuple[str, ...] | frozenset[str]
+Size: TypeAlias = tuple[int, int, Model, tuple[str, ...]]
 
 
 class Setting(NamedTuple):
@@ -44,8 +46,7 @@ class Setting(NamedTuple):
 class Lawful(NamedTuple):
     """Whom a claimant may displace: unallocated work, attempts of `leaves`, and those of lower priority in its own leaf."""
 
-    leaves: frozenset[tuple[str, int]]
-    """With the loss that an eviction there may cause (`proto.order.worth_ppm`)."""
+    leaves: frozenset[str]
     own: str
     priority: int
     hold: GpuMs
@@ -54,14 +55,10 @@ class Lawful(NamedTuple):
 
     def covers(self, attempt: "_Loose", waste_ppm: int) -> bool:
         """May this attempt be displaced, as far as leaf, priority and loss go?"""
-        if attempt.leaf is None:
+        if attempt.leaf is None or attempt.idle:
             return True
-        if attempt.idle:
-            return True
-        if attempt.leaf == self.own:
-            return attempt.priority < self.priority and not spared(attempt.lost, attempt.courtesy, self.hold, waste_ppm)
-        worth = next((worth for leaf, worth in self.leaves if leaf == attempt.leaf), None)
-        return worth is not None and not (waste_ppm and spared(attempt.lost, attempt.courtesy, self.hold, worth))
+        lawful = attempt.priority < self.priority if attempt.leaf == self.own else attempt.leaf in self.leaves
+        return lawful and not spared(attempt.lost, attempt.courtesy, self.hold, waste_ppm)
 
 
 class _Loose(NamedTuple):
@@ -83,40 +80,56 @@ class _Pool:
         self.free = {name: free for name, (_model, free, _total) in self.nodes.items()}
         self._waste_ppm = setting.terms.waste_ppm
         self._loose = {name: _loose(attempt, setting) for name, attempt in loose.items()}
-        self._could: dict[Lawful, dict[str, int]] = {}
-
-    def could(self, lawful: Lawful) -> dict[str, int]:
-        """GPUs of each node that are free or may be made free."""
-        found = self._could.get(lawful)
-        if found is None:
-            found = self._could[lawful] = dict(self.free)
-            for node in lawful.closed:
-                found.pop(node, None)
-            for attempt in self._loose.values():
-                if lawful.covers(attempt, self._waste_ppm):
-                    for node, gpus in attempt.held:
-                        if node in found:
-                            found[node] += gpus
-        return found
+        self._by_leaf: dict[str | None, list[str]] = {}
+        for name, attempt in self._loose.items():
+            self._by_leaf.setdefault(None if attempt.idle else attempt.leaf, []).append(name)
+        self._usable: dict[tuple[Model, Names, Names], dict[str, int]] = {}
+        self._fit: dict[tuple[int, Model, Names, Names], int] = {}
 
     def most(self, shape: Shape, lawful: Lawful) -> int:
         """Upper bound of the replicas that fit once these have left."""
-        could = self.could(lawful)
-        if shape.model is None and not shape.avoid:
-            return sum(gpus // shape.gpus for gpus in could.values())
-        return sum(gpus // shape.gpus for node, gpus in could.items() if self._usable(shape, node))
+        usable, size = self._free_for(shape, lawful), shape.gpus
+        key = (size, shape.model, shape.avoid, lawful.closed)
+        fit = self._fit.get(key)
+        if fit is None:
+            fit = self._fit[key] = sum(free // size for free in usable.values())
+        for node, gpus in self._added(lawful).items():
+            if (free := usable.get(node)) is not None:
+                fit += (free + gpus) // size - free // size
+        return fit
 
     def promise(self, shape: Shape, lawful: Lawful) -> None:
         """Take away what a claim will probably get, so that the next one does not count on the same GPUs."""
-        could = self.could(lawful)
-        rooms = [
-            Room(node, could[node], total)
-            for node, (_model, _free, total) in self.nodes.items()
-            if could.get(node, 0) >= shape.gpus and self._usable(shape, node)
-        ]
+        added = self._added(lawful)
+        could = {node: free + added.get(node, 0) for node, free in self._free_for(shape, lawful).items()}
+        rooms = [Room(node, gpus, self.nodes[node][2]) for node, gpus in could.items() if gpus >= shape.gpus]
         for part in place(rooms, shape.replicas, shape.gpus) or ():
             self._take(part.node, part.replicas * shape.gpus, lawful)
-        self._could.clear()
+        self._usable.clear()
+        self._fit.clear()
+
+    def _free_for(self, shape: Shape, lawful: Lawful) -> dict[str, int]:
+        """Free GPUs of the nodes that such a job may use."""
+        key = (shape.model, shape.avoid, lawful.closed)
+        found = self._usable.get(key)
+        if found is None:
+            found = self._usable[key] = {
+                node: free
+                for node, free in self.free.items()
+                if node not in lawful.closed and node not in shape.avoid and shape.model in (None, self.nodes[node][0])
+            }
+        return found
+
+    def _added(self, lawful: Lawful) -> dict[str, int]:
+        """GPUs by node of those who may be made to leave."""
+        added: dict[str, int] = {}
+        for leaf in (None, lawful.own, *lawful.leaves):
+            for name in self._by_leaf.get(leaf, ()):
+                attempt = self._loose[name]
+                if lawful.covers(attempt, self._waste_ppm):
+                    for node, gpus in attempt.held:
+                        added[node] = added.get(node, 0) + gpus
+        return added
 
     def _take(self, node: str, gpus: int, lawful: Lawful) -> None:
         here = [
@@ -137,9 +150,6 @@ class _Pool:
             missing -= taken
             self._loose[name] = attempt._replace(held=tuple((where, left) for where, left in held.items() if left))
 
-    def _usable(self, shape: Shape, node: str) -> bool:
-        return (shape.model is None or self.nodes[node][0] == shape.model) and node not in shape.avoid
-
 
 def _loose(loose: Loose, setting: Setting) -> _Loose:
     books, now_ms, attempt = setting.books, setting.now_ms, loose.attempt
@@ -157,21 +167,24 @@ def raise_claims(setting: Setting, new_id: Callable[[], str]) -> list[Claim]:
     space = setting.terms.claims_max - len(setting.still_open)
     if space <= 0:
         return []
-    passed_over = setting.books.passed_over[setting.cluster]
     raised = [
         _claim(setting, job.budget, job, new_id(), reserved=job.reserved.placement)
         for job in due(setting.books, setting.cluster, setting.now_ms)
         if job.job not in setting.gone and job.budget is not None and job.reserved is not None
     ]
-    seen = _Seen(setting, raised)
+    to_look_at = _to_look_at(setting)
+    if not to_look_at:
+        return raised
+    seen = _Seen(setting, raised, to_look_at)
     if not seen.anybody:
         return raised
-    line = AllocatedLine(setting.books.waiting, seen.standings)
+    line = AllocatedLine(_only(setting.books.waiting, to_look_at), seen.standings)
     looks = 0
     while looks < LOOKS_MAX and len(raised) < space:
         turn = line.next(seen.skip)
         if turn is None:
-            passed_over.clear()
+            to_look_at.clear()
+            setting.books.next_round_ms[setting.cluster] = setting.now_ms + setting.terms.claims_rest_ms
             break
         job = setting.books.jobs[turn.job]
         enough = seen.enough_for(turn, job)
@@ -190,10 +203,27 @@ def raise_claims(setting: Setting, new_id: Callable[[], str]) -> list[Claim]:
     return raised
 
 
+def _to_look_at(setting: Setting) -> dict[str, set[Kind]]:
+    """The kinds of this round that are left; a new round, of everybody who waits, where the last one is over and has rested."""
+    books, cluster = setting.books, setting.cluster
+    to_look_at = books.to_look_at[cluster]
+    if books.next_round_ms[cluster] <= setting.now_ms and not to_look_at:
+        to_look_at.update((leaf, set(kinds)) for leaf, kinds in books.waiting.items() if leaf is not None)
+    return to_look_at
+
+
+def _only(waiting: Mapping[str | None, Line], to_look_at: Mapping[str, set[Kind]]) -> dict[str | None, Line]:
+    return {
+        leaf: {kind: waiting[leaf][kind] for kind in waiting[leaf] if kind in kinds}
+        for leaf, kinds in to_look_at.items()
+        if leaf in waiting
+    }
+
+
 class _Seen:
     """What has been found hopeless in this pass, so that it is not looked at again."""
 
-    def __init__(self, setting: Setting, raised: Sequence[Claim]) -> None:
+    def __init__(self, setting: Setting, raised: Sequence[Claim], to_look_at: dict[str, set[Kind]]) -> None:
         self._setting = setting
         self._gone = setting.gone | {claim.job for claim in raised}
         self.standings = setting.standings.with_holds((claim.budget, claim.hold_gpu_ms) for claim in setting.still_open)
@@ -220,7 +250,7 @@ class _Seen:
         self._pool: _Pool | None = None
         self._small: dict[tuple[str, Size], bool] = {}
         self._looks: dict[tuple[str | None, Kind], int] = {}
-        self._passed_over = setting.books.passed_over[setting.cluster]
+        self._to_look_at = to_look_at
         self._at_best: dict[str, Lawful | None] = {}
         # Of each claimant's and victim's leaf: the largest hold known to be lawful, the smallest known not to be.
         self._bounds: dict[tuple[str, str], tuple[GpuMs, GpuMs]] = {}
@@ -248,13 +278,13 @@ class _Seen:
             return True
         assert leaf is not None
         if leaf not in self._at_best:
-            # The smallest hold, the highest priority, the largest worth: whoever cannot displace then cannot at all.
+            # The smallest hold and the highest priority: whoever cannot displace then cannot at all.
             leaves = self._lawful_leaves(leaf, 1)
             anybody = leaves or self._free_game or self._outranks_own(leaf)
             highest = self._setting.books.highest_priority(leaf)
             self._at_best[leaf] = Lawful(leaves, leaf, highest, _NEVER, frozenset()) if anybody else None
         at_best = self._at_best[leaf]
-        if at_best is None or (leaf, kind) in self._passed_over:
+        if at_best is None or kind not in self._to_look_at[leaf]:
             return True
         key = (leaf, _size(shape))
         if key not in self._small:
@@ -276,25 +306,24 @@ class _Seen:
 
     def failed(self, turn: Next) -> None:
         """Looked at in vain; after some of a kind, the kind is passed over until the look begins anew."""
+        assert turn.leaf is not None
         looked = (turn.leaf, turn.group.kind)
         self._looks[looked] = self._looks.get(looked, 0) + 1
         if self._looks[looked] >= LOOKS_PER_KIND:
-            self._passed_over.add(looked)
+            self._to_look_at[turn.leaf].discard(turn.group.kind)
 
     def _outranks_own(self, leaf: str) -> bool:
         return leaf in self._lowest and self._setting.books.highest_priority(leaf) > self._lowest[leaf]
 
-    def _lawful_leaves(self, leaf: str, hold: GpuMs) -> frozenset[tuple[str, int]]:
-        """Leaves whose attempts it may displace, and how much may be lost there."""
+    def _lawful_leaves(self, leaf: str, hold: GpuMs) -> frozenset[str]:
+        """Leaves whose attempts it may displace."""
         guaranteed = self.standings.now[leaf].guaranteed
-        terms = self._setting.terms
         found = []
         for victim in self._victims:
             if victim == leaf or (not guaranteed and self.standings.now[victim].guaranteed):
                 continue
             if self._lawful(leaf, victim, hold):
-                compared = self._compared(leaf, victim, hold) if terms.waste_ppm else None
-                found.append((victim, 0 if compared is None else worth_ppm(compared, terms.waste_ppm)))
+                found.append(victim)
             elif guaranteed:
                 break
         return frozenset(found)
@@ -304,13 +333,10 @@ class _Seen:
         may, may_not = self._bounds.get((leaf, victim), (-1, _NEVER))
         if hold <= may or hold >= may_not:
             return hold <= may
-        lawful = self._compared(leaf, victim, hold).allowed
+        path, theirs = self.standings.path(leaf), self.standings.path(victim)
+        lawful = may_displace(path, hold, theirs, self.standings.now, self._setting.terms.margin_ppm).allowed
         self._bounds[leaf, victim] = (hold, may_not) if lawful else (may, hold)
         return lawful
-
-    def _compared(self, leaf: str, victim: str, hold: GpuMs) -> Comparison:
-        path, theirs = self.standings.path(leaf), self.standings.path(victim)
-        return may_displace(path, hold, theirs, self.standings.now, self._setting.terms.margin_ppm)
 
 
 def _size(shape: Shape) -> Size:

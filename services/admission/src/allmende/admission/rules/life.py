@@ -171,6 +171,9 @@ def _evicted(job: Job, attempt: Attempt, end: End, now_ms: Ms, terms: Terms) -> 
         else:
             slice_ms = job.slice_ms
             why = "back in its place, with its first submission time"
+        if job.idled and terms.idle_slice_ms and slice_ms > terms.idle_slice_ms:
+            slice_ms = terms.idle_slice_ms
+            why = f"back in its place; its GPUs were idle, so its next slice is {format_duration(slice_ms)}"
         job = replace(job, evictions=evictions, next_slice_ms=slice_ms)
     change = _requeue(job, attempt, now_ms, why)
     return change._replace(decisions=(decided, *change.decisions))

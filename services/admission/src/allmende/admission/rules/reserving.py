@@ -106,9 +106,10 @@ def _holds(setting: Setting, job: Job, part: NodeReplicas) -> bool:
 def _oldest_large(setting: Setting, leaf: str) -> Job | None:
     """The leaf's large job that has waited longest, the highest priority first; none that rests, is granted or has a claim."""
     best: tuple[int, Ms, str] | None = None
+    large_ppm = setting.terms.gang_ppm * setting.books.rooms[setting.cluster].healthy_gpus
     for kind, groups in setting.books.waiting[leaf].items():
         shape = kind.shape
-        if shape.replicas * shape.gpus < setting.terms.gang_gpus or shape.claim is not None:
+        if shape.replicas * shape.gpus * PPM_WHOLE < large_ppm or shape.claim is not None:
             continue
         if shape.clusters and setting.cluster not in shape.clusters:
             continue
@@ -144,7 +145,7 @@ class _Nodes:
             for part in reserved.placement:
                 self._owner[part.node] = name
         marked = {part.node for claim in books.claims_on(cluster) for part in claim.placement}
-        quick = set(books.rooms[cluster].last_by_name(setting.terms.quick_nodes))
+        quick = set(books.rooms[cluster].last_by_name(setting.terms.quick_ppm))
         self._nodes = {
             key: node
             for key, node in books.nodes.items()

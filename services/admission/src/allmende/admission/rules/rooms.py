@@ -27,7 +27,7 @@ class Rooms:
         self._books, self._cluster, self._now_ms, self._terms = books, cluster, now_ms, terms
         self._base = books.rooms[cluster]
         self._silent = self._base.silent(now_ms - terms.silent_after_ms, lambda name: _seen_ms(books, cluster, name))
-        self._quick = frozenset(self._base.last_by_name(terms.quick_nodes))
+        self._quick = frozenset(self._base.last_by_name(terms.quick_ppm))
         self._reserved: dict[str, tuple[str, int, Ms]] = {}
         for job, reserved in books.reserved[cluster].items():
             self.reserve(job, reserved, books.jobs[job].gpus_per_replica)

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from allmende.preemptor.model import Attempt, Claim, Node, Policy, Snapshot
-from allmende.proto.order import Comparison, LeafKey, leaf_key, may_displace, spared, worth_ppm
-from allmende.proto.units import Ppm
+from allmende.proto.order import Comparison, LeafKey, leaf_key, may_displace, spared
 
 UNALLOCATED = "unallocated"
 LOWER_PRIORITY = "lower_priority"
@@ -64,22 +63,11 @@ def sort_attempts(snapshot: Snapshot, claim: Claim, nodes: Mapping[str, Node], p
             rule, comparison = _law(snapshot, claim, attempt, policy, compared)
             if rule is None:
                 kept.append((attempt, comparison))
-            elif spared(
-                attempt.lost_gpu_ms(snapshot.now_ms), attempt.courtesy_gpu_ms, claim.hold_gpu_ms, worth(comparison, policy)
-            ):
+            elif spared(attempt.lost_gpu_ms(snapshot.now_ms), attempt.courtesy_gpu_ms, claim.hold_gpu_ms, policy.waste_ppm):
                 unsaved.append(attempt)
             else:
                 displaceable.append(Displaceable(attempt, rule, comparison))
     return Sorted(tuple(displaceable), tuple(kept), tuple(unsaved), tuple(protected))
-
-
-def worth(comparison: Comparison | None, policy: Policy) -> Ppm:
-    """The loss that may be caused, in parts of what the claimant gains; inside one leaf (None) the policy's own."""
-    return worth_ppm(comparison, policy.waste_ppm) if comparison is not None and policy.waste_ppm else policy.waste_ppm
-
-
-def _spared(attempt: Attempt, snapshot: Snapshot, claim: Claim, waste_ppm: Ppm) -> bool:
-    return spared(attempt.lost_gpu_ms(snapshot.now_ms), attempt.courtesy_gpu_ms, claim.hold_gpu_ms, waste_ppm)
 
 
 def _law(

@@ -30,7 +30,7 @@ def judge(snapshot: Snapshot, claim: Claim, policy: Policy) -> Decision:
     nodes = rooms.usable(snapshot, claim)
     free = rooms.free_by_node(snapshot, nodes)
     groups = displace.sort_attempts(snapshot, claim, nodes, policy)
-    candidates = _candidates(snapshot, groups, loss_first=policy.loss_first)
+    candidates = _candidates(snapshot, groups, policy)
     wanted = Wanted(claim.replicas, claim.gpus_per_replica)
     if claim.reserved_nodes:
         found = _whoever_is_left(free, candidates, wanted)
@@ -62,18 +62,18 @@ def _too_dear(snapshot: Snapshot, claim: Claim, policy: Policy, groups: Sorted, 
     ]
     losses = [(each.attempt.lost_gpu_ms(snapshot.now_ms), each.attempt.courtesy_gpu_ms) for each in victims]
     lost = sum(loss for loss, courtesy in losses if loss <= courtesy)
-    worth = max((displace.worth(each.compared, policy) for each in victims), default=0)
-    if not spared(lost, lost, claim.hold_gpu_ms, worth):
+    if not spared(lost, lost, claim.hold_gpu_ms, policy.waste_ppm):
         return None
-    return Infeasible("costs_too_much", sentences.too_dear(claim, lost, worth))
+    return Infeasible("costs_too_much", sentences.too_dear(claim, lost, policy.waste_ppm))
 
 
-def _candidates(snapshot: Snapshot, groups: Sorted, *, loss_first: bool) -> list[Candidate]:
+def _candidates(snapshot: Snapshot, groups: Sorted, policy: Policy) -> list[Candidate]:
     ranks = displace.most_over_served_first(snapshot, groups.displaceable)
     result = []
     for attempt, _, _ in groups.displaceable:
         rank = None if attempt.budget is None else ranks[attempt.budget]
-        cost = cost_of(attempt.gpus, rank, attempt.lost_gpu_ms(snapshot.now_ms), len(ranks), loss_first=loss_first)
+        lost = attempt.lost_gpu_ms(snapshot.now_ms) + attempt.evictions * policy.bother_ms * attempt.gpus
+        cost = cost_of(attempt.gpus, rank, lost, len(ranks), loss_first=policy.loss_first)
         result.append(Candidate(attempt.attempt, attempt.held, cost))
     return result
 
