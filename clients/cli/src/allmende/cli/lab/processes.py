@@ -110,7 +110,8 @@ def _in_words(code: int) -> str:
 
 def python(module: str, *arguments: str) -> tuple[str, ...]:
     """The command line that runs a module of this very environment."""
-    return (sys.executable, "-m", module, *arguments)
+    # -P: a file allmende.py in the folder from which somebody calls must not be taken for ours.
+    return (sys.executable, "-P", "-m", module, *arguments)
 
 
 def base_environment(environ: Mapping[str, str], drop: Sequence[str] = ("ALLMENDE_",)) -> dict[str, str]:
