@@ -59,7 +59,7 @@ def _imports(path: Path) -> list[tuple[int, str]]:
 
 @cache
 def _installed() -> Mapping[str, Sequence[str]]:
-    """The distributions by the top modules they install: it reads the file lists of all of them, a tenth of a second."""
+    """The distributions by the top modules they install. Read once: it goes through the file lists of all of them."""
     return packages_distributions()
 
 
