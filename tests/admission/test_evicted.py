@@ -134,6 +134,23 @@ def test_a_job_remembers_that_its_last_attempt_was_idle_and_forgets_it_with_the_
     assert not evicted(1, idle=False, idled=True).jobs[an_id(1)].idled
 
 
+# the terms, idle or not -> the slice that it has next, in minutes
+IDLE_SLICES: dict[str, tuple[int, bool, bool, int]] = {
+    "who was evicted idle is protected for no longer than the rule says": (30 * MINUTE_MS, True, True, 30),
+    "though he has saved nothing": (30 * MINUTE_MS, True, False, 30),
+    "nor for longer than he asked for": (4 * HOUR_MS, True, True, 90),
+    "who was busy has his slice": (30 * MINUTE_MS, False, True, 90),
+    "without the rule the idle have theirs": (0, True, True, 90),
+}
+
+
+@pytest.mark.parametrize("sentence", IDLE_SLICES)
+def test_the_slice_of_the_idle(sentence: str) -> None:
+    idle_slice_ms, idle, saved, expected = IDLE_SLICES[sentence]
+    books = evicted(0, idle=idle, saved=saved, terms=replace(TERMS, idle_slice_ms=idle_slice_ms))
+    assert books.jobs[an_id(1)].next_slice_ms == expected * MINUTE_MS
+
+
 def test_an_attempt_that_ends_is_forgotten_with_its_saves() -> None:
     holder = job(1, state="running")
     running = attempt(1, holder, {"n001": 1})

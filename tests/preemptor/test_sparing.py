@@ -116,6 +116,33 @@ SPARING: dict[str, dict[str, Any]] = {
     ),
 }
 
+OFTEN = Policy(waste_ppm=30_000, loss_first=True, bother_ms=15 * MINUTE_MS)
+
+
+def often(name: str, evictions: int, where: str, saved_ago_ms: int = 0, budget: str | None = None) -> Attempt:
+    return victim(name, saved_ago_ms, where, budget=budget)._replace(evictions=evictions)
+
+
+EVICTED_OFTEN: dict[str, dict[str, Any]] = {
+    "of two the one whose job was evicted less leaves": row(
+        attempts=[often("a", 3, "n1"), often("b", 2, "n2")], policy=OFTEN, expected={"b"}
+    ),
+    "an earlier eviction counts as fifteen minutes of its GPUs": row(
+        attempts=[often("a", 1, "n1"), often("b", 0, "n2", 15 * MINUTE_MS - 1)], policy=OFTEN, expected={"b"}
+    ),
+    "and not as more": row(attempts=[often("a", 1, "n1"), often("b", 0, "n2", 15 * MINUTE_MS + 1)], policy=OFTEN, expected={"a"}),
+    "among the allocated, too": row(
+        attempts=[often("a", 1, "n1", budget="nlp"), often("b", 0, "n2", budget="nlp")], policy=OFTEN, expected={"b"}
+    ),
+    "unallocated work still goes before any other, however often it went before": row(
+        attempts=[often("a", 1_000, "n1"), often("b", 0, "n2", budget="nlp")], policy=OFTEN, expected={"a"}
+    ),
+    "it makes nobody's loss too large": row(attempts=[often("a", 1_000, "n1", budget="nlp")], policy=OFTEN, expected={"a"}),
+    "without the rule earlier evictions do not count": row(
+        attempts=[often("a", 9, "n1"), often("b", 0, "n2", 1)], policy=Policy(loss_first=True), expected={"a"}
+    ),
+}
+
 IDLE: dict[str, dict[str, Any]] = {
     "an idle attempt past its slice protects nobody, unsaved or not": row(attempts=[idle("v")], expected={"v"}, rules={"idle"}),
     "whatever its leaf is owed": row(attempts=[idle("v")], ratios={"vision": 300, "nlp": 0}, expected={"v"}, rules={"idle"}),
@@ -202,7 +229,7 @@ CHOICE: dict[str, dict[str, Any]] = {
 }
 
 
-TABLE = SPARING | IDLE | GATHERED | CHOICE
+TABLE = SPARING | EVICTED_OFTEN | IDLE | GATHERED | CHOICE
 
 
 @pytest.mark.parametrize("sentence", TABLE)
