@@ -238,7 +238,7 @@ def test_the_price_of_an_eviction(sentence: str) -> None:
 
 
 def test_no_sentence_stands_twice() -> None:
-    assert len(TABLE) == sum(len(part) for part in (SPARING, IDLE, GATHERED, CHOICE))
+    assert len(TABLE) == sum(len(part) for part in (SPARING, EVICTED_OFTEN, IDLE, GATHERED, CHOICE))
 
 
 def test_the_refusals_name_the_numbers() -> None:
