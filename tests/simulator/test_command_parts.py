@@ -31,6 +31,7 @@ SETTINGS: dict[str, tuple[str, str, object]] = {
     "no length at all": ("allmende", "grace_ms=0", 0),
     "a percentage": ("allmende", "margin_ppm=2.5%", 25_000),
     "a fraction": ("allmende", "margin_ppm=0.1", 100_000),
+    "no part at all": ("allmende", "waste_ppm=0", 0),
     "a number": ("allmende", "patience=0", 0),
     "a word": ("allmende", "loss_first=false", False),
     "spaces around": ("allmende", " patience = 7 ", 7),

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allmende.proto.units import HOUR_MS, LATEST_INSTANT_MS, SECOND_MS
-from allmende.simulator.inputs.faults import NAMED_MOST
+from allmende.simulator.inputs.faults import NAMED_MOST, Faults
 from allmende.simulator.inputs.jobs_file import COLUMNS, SPAN_MOST_MS, read_jobs, write_jobs
-from allmende.simulator.inputs.lines import LINE_MOST
+from allmende.simulator.inputs.lines import LINE_GIVEN_UP, LINE_MOST, lines
 from allmende.simulator.model import Job
 from tests.simulator.inputs.builders import a_job, places, value, written
 
@@ -192,3 +192,14 @@ def test_what_is_written_reads_back_the_same(jobs: list[Job], tmp_path_factory: 
 def test_what_the_table_has_no_column_for_is_counted() -> None:
     fails = Job(**{name: getattr(a_job(), name) for name in a_job().__struct_fields__} | {"fails": True})
     assert write_jobs([a_job(), fails], io.StringIO()) == 1
+
+
+def test_a_file_without_line_ends_is_given_up(tmp_path: Path) -> None:
+    endless = tmp_path / "endless.csv"
+    with endless.open("wb") as file:
+        file.truncate(LINE_GIVEN_UP * 2)
+        file.seek(0, 2)
+        file.write(b"\nnever read\n")
+    faults = Faults(endless.name)
+    assert list(lines(endless, faults, ",")) == []
+    assert faults.counts == {"line_too_long": 1}

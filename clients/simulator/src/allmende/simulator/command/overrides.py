@@ -131,6 +131,9 @@ def _length(text: str) -> Ms:
 def _part(name: str, text: str) -> Ppm:
     if name.endswith(FACTORS) and (match := _PERCENT.match(text)):
         return int(match[1]) * PPM_WHOLE // 100
+    if text == "0":
+        # Nothing is nothing in every unit, and the settings' own sentences say 0.
+        return 0
     try:
         return parse_share(text)
     except ValueError:

@@ -1,6 +1,6 @@
 """The lines of a text file, one by one: UTF-8 with or without byte order mark, LF or CRLF. Also cells of a line.
 
-Holds one line at a time. Never gives up at a line that cannot be read: it is a fault, and the next line follows.
+Holds one line at a time. A line that cannot be read is a fault, and the next line follows; only a line without end is the last.
 """
 
 import csv
@@ -11,6 +11,8 @@ from allmende.simulator.inputs.faults import Cell, Faults
 
 # A job is some hundred characters. sacct rows with node lists and commands grow; beyond this nobody meant a row.
 LINE_MOST = 64 * 1024
+# Beyond this no end of the line is looked for any more: the file has none, or is no file that ends.
+LINE_GIVEN_UP = 64 * 1024 * 1024
 # Ten years of a very busy cluster. Ids and jobs are held in memory: about 0.5 KiB each.
 LINES_MOST = 10_000_000
 
@@ -31,8 +33,12 @@ def lines(path: Path, faults: Faults, separator: str) -> Iterator[tuple[int, str
                     return
                 if len(raw) > LINE_MOST:
                     faults.add(number, 0, "", "line_too_long", f"the line has more than {LINE_MOST:,} bytes")
+                    skipped = 0
                     while raw and not raw.endswith(b"\n"):
                         raw = file.readline(LINE_MOST)
+                        skipped += len(raw)
+                        if skipped > LINE_GIVEN_UP:
+                            return
                     continue
                 text = _text(raw, number, faults, separator.encode())
                 if text:
