@@ -8,8 +8,10 @@ import pytest
 from msgspec.structs import fields
 
 from allmende.admission.config import Settings as AdmissionSettings
+from allmende.admission.model.values import Terms
 from allmende.ledger.config import Settings as LedgerSettings
 from allmende.preemptor.config import Settings as PreemptorSettings
+from allmende.preemptor.model import Policy
 from allmende.proto.budget import Budget
 from allmende.proto.history import LabHistory, PastTree
 from allmende.simulator.model import History
@@ -150,3 +152,11 @@ def test_the_rules_are_set_as_the_services_set_them() -> None:
     for settings in (AdmissionSettings, LedgerSettings, PreemptorSettings):
         theirs = {each.name: each.default for each in fields(settings) if each.name in ours}
         assert theirs == {name: ours[name] for name in theirs}, settings
+
+
+def test_what_no_service_has_is_off_and_not_left_as_the_simulator_has_it() -> None:
+    known = {each.name for settings in (AdmissionSettings, LedgerSettings, PreemptorSettings) for each in fields(settings)}
+    known |= {each.name for each in fields(Terms) if each.default is not msgspec.NODEFAULT} | set(Policy._fields)
+    ours = msgspec.structs.asdict(AS_SERVICES)
+    # No agent has told the services yet whose devices are idle.
+    assert {name: value for name, value in ours.items() if name not in known} == {"idle_after_ms": 0}

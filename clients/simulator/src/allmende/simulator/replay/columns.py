@@ -31,8 +31,9 @@ WAS: Final = "was"
 TODAY: Final = "today"
 PROPOSAL: Final = "proposal"
 
-# The ledger's window and how long free work is kept back are set by the services themselves, otherwise than by the simulator.
-_SET_BY_SERVICES: Final = {"window_ms": 7 * DAY_MS, "requeue_backoff_max_ms": 30 * MINUTE_MS}
+# What no default of a rule says: the services set the ledger's window and how long free work is kept back, and no agent has told
+# them yet whose devices are idle.
+_SET_BY_SERVICES: Final = {"window_ms": 7 * DAY_MS, "requeue_backoff_max_ms": 30 * MINUTE_MS, "idle_after_ms": 0}
 
 # Why a job is refused whose leaf is gone or has become an inner budget: `with_members` says how many there are.
 _NO_LEAF: Final = ("unknown_budget", "budget_not_leaf")
