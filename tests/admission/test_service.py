@@ -197,6 +197,8 @@ async def test_until_everything_is_known_nothing_is_decided(scene: Scene) -> Non
     early, stranger = await scene.submit(gpus_per_replica=8), await scene.submit(user="mallory")
     queued = await scene.hears(JobQueued, lambda body: body.job == early)
     assert [blocker.code for blocker in queued.blockers] == ["tree_unknown", "capacity_unknown"]
+    # The two come in two batches where the machine is busy: the queue has both only once both are said.
+    await scene.hears(JobQueued, lambda body: body.job == stranger)
     page = await scene.ask(subjects.QUEUE, QueueQuery())
     assert (page.ready, page.waiting, len(page.not_ready)) == (False, 2, 2)
     await scene.tree(TREE)
