@@ -127,6 +127,14 @@ def test_who_was_evicted_idle_asks_nobody_to_make_room_again_and_still_starts_wh
     assert granted_jobs(run_pass(books).change) == [an_id(1)]
 
 
+def test_a_lost_node_makes_it_forget_too_for_the_attempt_was_busy() -> None:
+    holder = job(1, state="running", idled=True)
+    running = attempt(1, holder, {"n001": 1})
+    books = lab([replace(holder, attempt=running.attempt)], [node(1)], attempts=[running])
+    books.apply(life.ended(books, running.attempt, life.End("node_lost", NOW), NOW, TERMS))
+    assert not books.jobs[an_id(1)].idled
+
+
 def test_a_job_remembers_that_its_last_attempt_was_idle_and_forgets_it_with_the_next() -> None:
     books = evicted(0, idle=True)
     assert books.jobs[an_id(1)].idled

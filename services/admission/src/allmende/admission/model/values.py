@@ -103,7 +103,7 @@ class Job(Struct, frozen=True, kw_only=True):
     claim_signature: tuple[int, int] = (0, 0)
     """What the last failed claim was judged on: (usage revision, stirrings of the cluster)."""
     idled: bool = False
-    """Its last attempt was evicted idle: nobody is asked to make room for it again. In memory only, as `reserved`."""
+    """Its last attempt was idle at its end: nobody is asked to make room for the job. In memory only, as `reserved`."""
     reserved: Reserved | None = None
     """The reservation while it waits. Kept in memory only: services make none before their store and messages know of them."""
     first_started_at_ms: Ms | None = None

@@ -24,8 +24,9 @@ LOOKS_PER_KIND = 2
 _NEVER = LARGEST_AMOUNT
 
 Model: TypeAlias = str | None
-Names: TypeAlias = tuple[str, ...] | frozenset[str]
 Size: TypeAlias = tuple[int, int, Model, tuple[str, ...]]
+# What says which nodes a job may use: model, nodes that it avoids, nodes on which nothing may be freed for it.
+Where: TypeAlias = tuple[Model, tuple[str, ...], frozenset[str]]
 
 
 class Setting(NamedTuple):
@@ -83,16 +84,16 @@ class _Pool:
         self._by_leaf: dict[str | None, list[str]] = {}
         for name, attempt in self._loose.items():
             self._by_leaf.setdefault(None if attempt.idle else attempt.leaf, []).append(name)
-        self._usable: dict[tuple[Model, Names, Names], dict[str, int]] = {}
-        self._fit: dict[tuple[int, Model, Names, Names], int] = {}
+        self._usable: dict[Where, dict[str, int]] = {}
+        self._fit: dict[tuple[int, Where], int] = {}
 
     def most(self, shape: Shape, lawful: Lawful) -> int:
         """Upper bound of the replicas that fit once these have left."""
-        usable, size = self._free_for(shape, lawful), shape.gpus
-        key = (size, shape.model, shape.avoid, lawful.closed)
-        fit = self._fit.get(key)
+        where, size = (shape.model, shape.avoid, lawful.closed), shape.gpus
+        usable = self._free(where)
+        fit = self._fit.get((size, where))
         if fit is None:
-            fit = self._fit[key] = sum(free // size for free in usable.values())
+            fit = self._fit[size, where] = sum(free // size for free in usable.values())
         for node, gpus in self._added(lawful).items():
             if (free := usable.get(node)) is not None:
                 fit += (free + gpus) // size - free // size
@@ -101,22 +102,22 @@ class _Pool:
     def promise(self, shape: Shape, lawful: Lawful) -> None:
         """Take away what a claim will probably get, so that the next one does not count on the same GPUs."""
         added = self._added(lawful)
-        could = {node: free + added.get(node, 0) for node, free in self._free_for(shape, lawful).items()}
+        could = {node: free + added.get(node, 0) for node, free in self._free((shape.model, shape.avoid, lawful.closed)).items()}
         rooms = [Room(node, gpus, self.nodes[node][2]) for node, gpus in could.items() if gpus >= shape.gpus]
         for part in place(rooms, shape.replicas, shape.gpus) or ():
             self._take(part.node, part.replicas * shape.gpus, lawful)
         self._usable.clear()
         self._fit.clear()
 
-    def _free_for(self, shape: Shape, lawful: Lawful) -> dict[str, int]:
+    def _free(self, where: Where) -> dict[str, int]:
         """Free GPUs of the nodes that such a job may use."""
-        key = (shape.model, shape.avoid, lawful.closed)
-        found = self._usable.get(key)
+        found = self._usable.get(where)
         if found is None:
-            found = self._usable[key] = {
+            model, avoid, closed = where
+            found = self._usable[where] = {
                 node: free
                 for node, free in self.free.items()
-                if node not in lawful.closed and node not in shape.avoid and shape.model in (None, self.nodes[node][0])
+                if node not in closed and node not in avoid and model in (None, self.nodes[node][0])
             }
         return found
 
@@ -213,6 +214,7 @@ def _to_look_at(setting: Setting) -> dict[str, set[Kind]]:
 
 
 def _only(waiting: Mapping[str | None, Line], to_look_at: Mapping[str, set[Kind]]) -> dict[str | None, Line]:
+    # In the order in which they wait: a set's own depends on the hash seed.
     return {
         leaf: {kind: waiting[leaf][kind] for kind in waiting[leaf] if kind in kinds}
         for leaf, kinds in to_look_at.items()
@@ -305,7 +307,7 @@ class _Seen:
         return lawful if self.pool.most(shape, lawful) >= shape.replicas else None
 
     def failed(self, turn: Next) -> None:
-        """Looked at in vain; after some of a kind, the kind is passed over until the look begins anew."""
+        """Looked at in vain; after some of a kind, the kind is passed over until the next round."""
         assert turn.leaf is not None
         looked = (turn.leaf, turn.group.kind)
         self._looks[looked] = self._looks.get(looked, 0) + 1

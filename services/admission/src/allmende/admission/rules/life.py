@@ -97,10 +97,11 @@ def ended(books: Books, name: str, end: End, now_ms: Ms, terms: Terms) -> Change
     if job is None or job.attempt != name or job.state == "queued":
         return change
     final = _final(attempt, job, end)
+    job = replace(job, idled=name in books.idle)
     if final is not None:
         settled = finish(job, final, end.at_ms, _why_ended(final, end), end.exit_code)
     elif end.outcome == "evicted":
-        settled = _evicted(replace(job, idled=name in books.idle), over, end, now_ms, terms)
+        settled = _evicted(job, over, end, now_ms, terms)
     elif end.outcome == "node_lost":
         settled = _requeue(job, over, now_ms, "a node was lost; losing GPUs is never the job's fault")
     else:
