@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from allmende.admission.model.books import Books
 from allmende.admission.model.values import Attempt, Job, Saves, Terms
-from allmende.admission.rules.standings import Standings
 from allmende.preemptor import model as preemptor
 from allmende.preemptor.rules.judge import judge
 from allmende.proto.units import HOUR_MS, MINUTE_MS
+from allmende.simulator.policies.handover import snapshot_of
 from tests.admission.builders import CLUSTER, NOW, OWED, TERMS, attempt, granted_jobs, job, lab, node, run_pass, tree
 
 LEAVES = ("p1", "p2", "q1")
@@ -79,38 +79,9 @@ def scenes(draw: st.DrawFn) -> Scene:
 
 
 def seen_by_preemptor(books: Books) -> preemptor.Snapshot:
-    """The same cluster as messages tell it to the preemptor."""
-    assert books.tree is not None
-    attempts = []
-    for each in books.attempts.values():
-        replicas = sum(part.replicas for part in each.placement)
-        saved = books.saves.get(each.attempt)
-        attempts.append(
-            preemptor.Attempt(
-                attempt=each.attempt,
-                job=each.job,
-                budget=each.budget,
-                held=tuple(each.held().items()),
-                replicas=replicas,
-                gpus_per_replica=each.gpus_per_replica,
-                priority=each.priority,
-                started_at_ms=each.started_at_ms,
-                protected_until_ms=each.protected_until_ms,
-                saved_at_ms=() if saved is None else (saved.at_ms,) * replicas,
-                idle=each.attempt in books.idle,
-            )
-        )
-    return preemptor.Snapshot(
-        cluster=CLUSTER,
-        now_ms=NOW,
-        nodes=tuple(preemptor.Node(each.node, each.healthy, each.gpu_model, True) for each in books.nodes.values()),
-        attempts=tuple(attempts),
-        promised={},
-        paths=books.tree.paths,
-        standings=Standings(books, CLUSTER).now,
-        tree_revision=1,
-        usage_revision=1,
-    )
+    """The same cluster as messages tell it to the preemptor: handed over as the policy does it."""
+    saves = books.saves
+    return snapshot_of(books, CLUSTER, NOW, 1, lambda each: saves[each.attempt].at_ms if each.attempt in saves else None)
 
 
 def asked_of_preemptor(of: Job) -> preemptor.Claim:

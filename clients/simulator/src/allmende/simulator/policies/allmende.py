@@ -14,18 +14,15 @@ from allmende.admission.model.facts import Change, Claimed, Ended, Granted, Refu
 from allmende.admission.model.values import Attempt, Claim, Counted, Node, Reason, Reserved, Saves
 from allmende.admission.model.values import Job as Waiting
 from allmende.admission.rules import explaining, life, passing, trees, vetting
-from allmende.admission.rules.standings import Standings
 from allmende.ledger.rules.rolling import Rolling
 from allmende.preemptor import model as preemptor
 from allmende.preemptor.rules import gather
 from allmende.preemptor.rules.judge import assert_lawful, carried_on, judge
 from allmende.proto.units import Ms
 from allmende.simulator.model import Cluster, Job, RunEnd, StandingSample, TreeChange
+from allmende.simulator.policies.handover import claim_of, snapshot_of
 from allmende.simulator.policies.settings import Settings
 from allmende.simulator.ports import Action, Close, Evict, Grant, Promised, Refuse, Stop
-
-# Who is not a batch of the bus has no fence: there is one writer, and it never changes.
-FENCE = 1
 
 
 class Allmende:
@@ -281,26 +278,11 @@ class Allmende:
 
     def _answer(self, claims: Sequence[Claim], now_ms: Ms) -> None:
         """What the preemptor says to claims, and the orders that follow."""
-        snapshot = self._snapshot(now_ms)
+        snapshot = snapshot_of(
+            self._books, self._cluster, now_ms, self._usage_revision, lambda attempt: self.saved_at_ms(attempt, now_ms)
+        )
         for claim in claims:
-            asked = preemptor.Claim(
-                cluster=claim.cluster,
-                claim=claim.claim,
-                job=claim.job,
-                budget=claim.budget,
-                replicas=claim.replicas,
-                gpus_per_replica=claim.gpus_per_replica,
-                gpu_model=claim.gpu_model,
-                slice_ms=claim.slice_ms,
-                hold_gpu_ms=claim.hold_gpu_ms,
-                priority=claim.priority,
-                newest_grant_seq=claim.newest_grant_seq,
-                fence=FENCE,
-                tree_revision=claim.tree_revision,
-                usage_revision=claim.usage_revision,
-                avoid_nodes=claim.avoid,
-                reserved_nodes=tuple(part.node for part in claim.reserved),
-            )
+            asked = claim_of(claim)
             decision = judge(snapshot, asked, self._policy)
             if isinstance(decision, preemptor.Infeasible):
                 reason = Reason(decision.code, decision.sentence)
@@ -328,47 +310,6 @@ class Allmende:
         )
         self._apply(life.ordered(self._books, attempt.attempt, order))
         self._actions.append(Evict(attempt.attempt, grace_ms, claimant))
-
-    def _snapshot(self, now_ms: Ms) -> preemptor.Snapshot:
-        books, tree = self._books, self._books.tree
-        assert tree is not None
-        promised: dict[str, int] = {}
-        planned: list[tuple[str, int]] = []
-        for claim in books.claims_on(self._cluster):
-            for node, gpus in claim.earmarks().items():
-                promised[node] = promised.get(node, 0) + gpus
-            if claim.plan is not None:
-                planned.append((claim.budget, claim.hold_gpu_ms))
-        return preemptor.Snapshot(
-            cluster=self._cluster,
-            now_ms=now_ms,
-            nodes=tuple(preemptor.Node(node.node, node.healthy, node.gpu_model, True) for node in books.nodes.values()),
-            attempts=tuple(self._attempt(attempt, now_ms) for attempt in books.attempts.values()),
-            promised=promised,
-            paths=tree.paths,
-            standings=Standings(books, self._cluster).with_holds(planned).now,
-            tree_revision=tree.revision,
-            usage_revision=self._usage_revision,
-        )
-
-    def _attempt(self, attempt: Attempt, now_ms: Ms) -> preemptor.Attempt:
-        replicas = sum(part.replicas for part in attempt.placement)
-        saved_ms = self.saved_at_ms(attempt, now_ms)
-        return preemptor.Attempt(
-            attempt=attempt.attempt,
-            job=attempt.job,
-            budget=attempt.budget,
-            held=tuple(attempt.held().items()),
-            replicas=replicas,
-            gpus_per_replica=attempt.gpus_per_replica,
-            priority=attempt.priority,
-            started_at_ms=attempt.started_at_ms,
-            protected_until_ms=attempt.protected_until_ms,
-            saved_at_ms=() if saved_ms is None else (saved_ms,) * replicas,
-            leaving=attempt.plan is not None or attempt.stop is not None,
-            idle=attempt.attempt in self._books.idle,
-            evictions=self._books.jobs[attempt.job].evictions if attempt.job in self._books.jobs else 0,
-        )
 
     def saved_at_ms(self, attempt: Attempt, now_ms: Ms) -> Ms | None:
         """The last save that the agent has reported by now."""
