@@ -3,7 +3,6 @@
 Each is written under another name beside its place and then renamed. Never replaces what is no ordinary file, nor an input.
 """
 
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from allmende.simulator.figures import Figures
 from allmende.simulator.model import History
 from allmende.simulator.report import csv
 from allmende.simulator.report.html import page
+from allmende.simulator.report.places import draft, real
 
 
 class Outputs:
@@ -26,14 +26,14 @@ class Outputs:
         self._made: list[Path] = []
         for number, key in enumerate(keys):
             if ask.html is not None:
-                first = _real(ask.html)
+                first = real(ask.html)
                 self._pages[key] = first.parent / f"{first.stem}-{key}{first.suffix}" if number else first
             if ask.csv_dir is not None:
-                self._folders[key] = _real(ask.csv_dir / key if number else ask.csv_dir)
+                self._folders[key] = real(ask.csv_dir / key if number else ask.csv_dir)
 
     def prepare(self, inputs: Sequence[Path], asked: Asked) -> None:
         """Begin every file; what cannot be written goes into `asked`. Call `discard` in any case."""
-        read = {_real(path) for path in inputs} | {_real(path / "philly.csv") for path in inputs}
+        read = {real(path) for path in inputs} | {real(path / "philly.csv") for path in inputs}
         # Folders first: a page may go into one.
         for folder in self._folders.values():
             self._try("--csv-dir", folder, self._begin_folder, read, asked)
@@ -50,14 +50,14 @@ class Outputs:
         try:
             if (folder := self._folders.get(key)) is not None:
                 target = folder
-                csv.write(_part(folder / "csv"), history, figures)
+                csv.write(draft(folder / "csv"), history, figures)
                 for name in csv.COLUMNS:
-                    (_part(folder / "csv") / name).replace(folder / name)
+                    (draft(folder / "csv") / name).replace(folder / name)
             if (target_page := self._pages.get(key)) is not None:
                 target = target_page
                 # Without the cost: the page is the same for the same inputs and seed.
-                page.write(_part(target_page), history, figures, None, notes)
-                _part(target_page).replace(target_page)
+                page.write(draft(target_page), history, figures, None, notes)
+                draft(target_page).replace(target_page)
         except OSError as error:
             raise CommandFailed(Exit.OUTPUT, f"{target}: the run is over, but this cannot be written: {error.strerror}") from None
 
@@ -100,13 +100,13 @@ class Outputs:
             if not each.exists():
                 each.mkdir()
                 self._made.append(each)
-        part = _part(folder / "csv")
+        part = draft(folder / "csv")
         part.mkdir()
         self._parts.append(part)
         return None
 
     def _begin(self, target: Path) -> None:
-        part = _part(target)
+        part = draft(target)
         part.open("x").close()
         self._parts.append(part)
 
@@ -117,13 +117,3 @@ def _not_a_place(target: Path, read: set[Path]) -> str | None:
     if target.exists() and not target.is_file():
         return "is there already and no ordinary file; give another place"
     return None
-
-
-def _part(target: Path) -> Path:
-    # With the process's number: two runs that write to the same place do not write into one another.
-    return target.with_name(f".{target.name}.{os.getpid()}.part")
-
-
-def _real(path: Path) -> Path:
-    # Links are followed, so that the file that a link names is replaced and not the link.
-    return Path(os.path.realpath(path))

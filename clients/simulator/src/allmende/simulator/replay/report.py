@@ -4,7 +4,6 @@ Never computes a figure.
 """
 
 import io
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from rich.text import Text
 from allmende.proto.units import DAY_MS
 from allmende.simulator.replay.columns import PROPOSAL, TODAY, WAS, Lab, Replay, Side
 from allmende.simulator.report import words
+from allmende.simulator.report.places import draft, real
 
 TITLES = {WAS: "as it was", TODAY: "today's tree", PROPOSAL: "proposal"}
 # What the tables need; a page is read by scrolling.
@@ -68,14 +68,14 @@ def write(replay: Replay, path: Path) -> None:
     """
     console = Console(record=True, width=PAGE_WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     render(replay, console)
-    real = Path(os.path.realpath(path))
-    # Whole or not at all; with the process's number, two commands do not write into one another.
-    draft = real.with_name(f".{real.name}.{os.getpid()}.part")
+    target = real(path)
+    part = draft(target)
     try:
-        draft.write_text(console.export_html(inline_styles=True, code_format=_PAGE), encoding="utf-8")
-        draft.replace(real)
+        # Whole or not at all.
+        part.write_text(console.export_html(inline_styles=True, code_format=_PAGE), encoding="utf-8")
+        part.replace(target)
     finally:
-        draft.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
 
 
 def changes(replay: Replay) -> Iterator[str]:
