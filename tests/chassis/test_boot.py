@@ -10,9 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from allmende.chassis import rpc
+from allmende.cli.lab.running import serves
+from allmende.proto import subjects
+from allmende.proto.ledger import LedgerStateQuery
 from tests.chassis.scene import until
 from tests.chassis.test_health import get
-from tests.servers import Lab
+from tests.servers import NAMES, Lab
 
 SERVICE = str(Path(__file__).with_name("service_on_trial.py"))
 
@@ -68,6 +72,28 @@ async def test_a_service_says_once_that_it_started_and_ends_cleanly_by_a_signal(
     assert [line["event"] for line in lines] == ["started", "stopping"]
     assert (lines[0]["service"], lines[0]["port"], lines[0]["level"]) == ("ledger", port, "info")
     assert lines[0]["instance"].endswith(f"-{process.pid}")
+
+
+async def test_one_that_is_ready_answers_the_first_question(lab: Lab) -> None:
+    asker = await lab.bus("operator")
+    async with started(lab.env("ledger")) as process:
+        await wait_ready(await port_of(lab))
+        state = await rpc.ask(asker, subjects.LEDGER_STATE, NAMES["operator"], LedgerStateQuery(cluster="c1"))
+        assert state.cluster == "c1"
+        process.terminate()
+
+
+async def test_one_that_does_not_answer_yet_is_not_ready_though_it_is_alive_and_a_lab_waits_for_it(lab: Lab) -> None:
+    async with started({**lab.env("ledger"), "ALLMENDE_LEDGER_MANNER": "mute"}) as process:
+        port = await port_of(lab)
+
+        async def nothing_else_is_missing() -> bool:
+            return set((await get(port, "/readyz"))[1]["why"]) == {"requests"}
+
+        await until(nothing_else_is_missing, "all but the requests is ready")
+        assert (await get(port, "/healthz"))[0] == 200
+        assert not await asyncio.to_thread(serves, lab.directory / "ledger.port")
+        process.terminate()
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, NoReturn, TypeVar
 
@@ -27,8 +27,9 @@ from allmende.chassis.entropy import RandomIds
 from allmende.chassis.errors import Misconfigured, StaleTerm, Transient
 from allmende.chassis.health import Health
 from allmende.chassis.migrate import migrate
-from allmende.chassis.ports import Bus, Clock, Ids
+from allmende.chassis.ports import Bus, Clock, Endpoint, Ids
 from allmende.chassis.settings import BaseSettings, load, shown
+from allmende.proto.subjects import REQUESTS as TABLE
 from allmende.proto.subjects import Role
 
 __all__ = ["BaseSettings", "Chassis", "main"]
@@ -43,6 +44,8 @@ EXIT_BROKEN = 70
 # What orchestrators and people expect; the rows of the outbox and the inbox make a hard end safe.
 CLEAN_END_S = 5.0
 _LOOK_AGAIN_S = 0.25
+# The part of a service that answers, in its health.
+REQUESTS = "requests"
 
 
 class Chassis(NamedTuple):
@@ -56,6 +59,20 @@ class Chassis(NamedTuple):
     health: Health
     instance: str
     """Names this process among its replicas, for people: host and process number."""
+
+    @asynccontextmanager
+    async def answering(self, service: str, version: str, endpoints: Sequence[Endpoint]) -> AsyncIterator[None]:
+        """Answer requests inside the block; ready as `requests` only once the server has taken every subscription.
+
+        Raises:
+            Misconfigured: these credentials may not hear one of the endpoints.
+        """
+        stop = await self.bus.answer(service, version, endpoints)
+        self.health.ready(REQUESTS, True)
+        try:
+            yield
+        finally:
+            await stop()
 
 
 def main(
@@ -160,6 +177,8 @@ def _code_for(service: str, error: BaseException, *, stopping: bool) -> int:
 async def _live(service: Role, settings: S, clock: Clock, instance: str, run: Callable[[Chassis, S], Awaitable[None]]) -> None:
     health = Health()
     health.ready("start", False, "the service is starting")
+    if any(row.service == service for row in TABLE):
+        health.ready(REQUESTS, False, "requests are not answered yet")
     listener = _listen(settings)
     port = listener.getsockname()[1]
     async with asyncio.TaskGroup() as tasks:

@@ -87,14 +87,12 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         endpoint(subjects.CANCEL, commands.cancel),
     ]
     # Only the writer answers: the queue's order and the live attempts are in its memory.
-    stop = await chassis.bus.answer("admission", VERSION, endpoints)
     try:
-        async with asyncio.TaskGroup() as tasks:
+        async with chassis.answering("admission", VERSION, endpoints), asyncio.TaskGroup() as tasks:
             tasks.create_task(term.run())
             tasks.create_task(worker.run())
             tasks.create_task(_forget_for_ever(chassis, store, term, settings))
     finally:
-        await stop()
         await term.release()
 
 

@@ -40,19 +40,13 @@ async def run(chassis: Chassis, settings: Settings) -> None:
     handlers = Handlers(chassis.db, TreeStore(), worker, chassis.clock, chassis.ids)
     if settings.tree_file is not None:
         await load_first_tree(handlers, settings.tree_file)
-    stop = await chassis.bus.answer(
-        "budget",
-        VERSION,
-        [
-            endpoint(subjects.TREE, handlers.tree),
-            endpoint(subjects.SET_SHARES, handlers.set_shares),
-            endpoint(subjects.LOAD_TREE, handlers.load_tree),
-        ],
-    )
-    try:
+    endpoints = [
+        endpoint(subjects.TREE, handlers.tree),
+        endpoint(subjects.SET_SHARES, handlers.set_shares),
+        endpoint(subjects.LOAD_TREE, handlers.load_tree),
+    ]
+    async with chassis.answering("budget", VERSION, endpoints):
         await worker.run()
-    finally:
-        await stop()
 
 
 async def hear_nothing(tx: Transaction, events: Sequence[Event]) -> Outcome:

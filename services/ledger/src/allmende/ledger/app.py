@@ -40,17 +40,11 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         batch=settings.batch,
     )
     answers = Answers(chassis.db, readings, rounds, chassis.clock, silence_ms=settings.silence_ms)
-    stop = await chassis.bus.answer(
-        "ledger",
-        VERSION,
-        [
-            endpoint(subjects.STANDINGS, answers.standings),
-            endpoint(subjects.POSTINGS, answers.postings),
-            endpoint(subjects.BOOKS, answers.books),
-            endpoint(subjects.LEDGER_STATE, answers.state),
-        ],
-    )
-    try:
+    endpoints = [
+        endpoint(subjects.STANDINGS, answers.standings),
+        endpoint(subjects.POSTINGS, answers.postings),
+        endpoint(subjects.BOOKS, answers.books),
+        endpoint(subjects.LEDGER_STATE, answers.state),
+    ]
+    async with chassis.answering("ledger", VERSION, endpoints):
         await worker.run()
-    finally:
-        await stop()

@@ -5,6 +5,7 @@ Services and agents are processes of their own, started by their module's name: 
 
 import asyncio
 import fcntl
+import json
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -30,6 +31,9 @@ DATABASE = "allmende"
 START_S = 30.0
 _POLL_S = 0.05
 LOOK_S = 0.5
+# What a service is itself, by the names of its health page: until all of it is ready nobody gets an answer from it. Its other parts
+# wait for what agents and other services say.
+OWN_PARTS = frozenset({"start", "database", "bus", "term", "requests", "inbox"})
 # Not `synchronous_commit = off`: where one of its processes is killed, PostgreSQL would lose what was committed in the last moments
 # and has been said on the bus already, a grant with its number among it.
 FAST_POSTGRES: Mapping[str, str] = {"fsync": "off", "full_page_writes": "off"}
@@ -123,7 +127,7 @@ class Lab:
         return running
 
     async def start_services(self) -> None:
-        """Start the four services and wait until each answers its health check.
+        """Start the four services and wait until each answers what it is asked.
 
         Raises:
             CommandFailed: one did not come up.
@@ -147,7 +151,7 @@ class Lab:
     async def _wait_for(self, service: str) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + START_S
-        while not await asyncio.to_thread(_answers, self._port_file(service)):
+        while not await asyncio.to_thread(serves, self._port_file(service)):
             if loop.time() > until:
                 log = self.programs[service].program.log
                 raise CommandFailed(Exit.UNREACHABLE, f"the {service} service did not come up in {START_S:.0f} s; its log: {log}")
@@ -178,13 +182,21 @@ class Lab:
         await asyncio.gather(*self._keepers, return_exceptions=True)
 
 
-def _answers(port_file: Path) -> bool:
+def serves(port_file: Path) -> bool:
+    """Whether a service is there for whoever asks. It may still lack what others have to tell it, as a lab without agents does."""
     try:
-        port = int(port_file.read_text())
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=1) as answer:
-            return bool(answer.status == 200)
-    except (OSError, ValueError, urllib.error.URLError):
+        return OWN_PARTS.isdisjoint(_why_not_ready(int(port_file.read_text())))
+    except (OSError, ValueError):
         return False
+
+
+def _why_not_ready(port: int) -> dict[str, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1) as answer:
+            return dict(json.load(answer)["why"])
+    except urllib.error.HTTPError as not_ready:
+        with not_ready:
+            return dict(json.load(not_ready)["why"])
 
 
 @asynccontextmanager
