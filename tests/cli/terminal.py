@@ -21,6 +21,7 @@ class Said(NamedTuple):
 
     @property
     def json(self) -> Any:
+        assert self.out, f"no answer, exit code {self.code}: {self.err}"
         return json.loads(self.out)
 
 
