@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allmende.proto.order import DEFAULT_MARGIN_PPM, Path, leaf_key, may_displace
+from allmende.proto.order import DEFAULT_MARGIN_PPM, Path, largest_hold, leaf_key, may_displace
 from allmende.proto.standing import Ratio, Standing
 from allmende.proto.units import PPM_WHOLE
 
@@ -175,6 +175,15 @@ def test_the_answer_names_the_numbers_it_was_made_of(
 @given(standings_of_all, LEAVES, holds, margins)
 def test_inside_one_leaf_standings_decide_nothing(standings: Standings, leaf: Path, hold: int, margin_ppm: int) -> None:
     assert not may_displace(leaf, hold, leaf, standings, margin_ppm).allowed
+
+
+@given(standings_of_all, LEAVES, LEAVES, margins, st.integers(-2, 2), holds)
+def test_the_largest_hold_is_the_last_one_that_is_allowed(
+    standings: Standings, ours: Path, theirs: Path, margin_ppm: int, around: int, anywhere: int
+) -> None:
+    most = largest_hold(ours, theirs, standings, margin_ppm)
+    for hold in (max(0, most + around), anywhere):
+        assert may_displace(ours, hold, theirs, standings, margin_ppm).allowed is (hold <= most)
 
 
 BASE, MISC, DETECTION, FAST, SLOW = PATHS[3], PATHS[5], PATHS[0], PATHS[1], PATHS[2]

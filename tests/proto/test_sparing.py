@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allmende.proto.order import spared
+from allmende.proto.order import spared, unspared_from
 from allmende.proto.units import HOUR_MS, LARGEST_AMOUNT, MINUTE_MS, PPM_WHOLE
 
 # A claimant that holds 8 GPUs for an hour, a victim on 8 GPUs with a slice of an hour, 3 % may be lost: 14.4 GPU-minutes.
@@ -60,3 +60,10 @@ def test_whoever_saves_once_in_each_slice_can_be_evicted_right_after_a_save_and_
     lost = min(since_minutes, slice_minutes) * MINUTE_MS * gpus
     if not spared(lost, courtesy, hold, waste_ppm):
         assert lost * PPM_WHOLE <= hold * waste_ppm, "he loses no more than the claimant is worth"
+
+
+@given(st.sampled_from([0, 1, WASTE, PPM_WHOLE]), st.integers(0, 1_000), st.integers(0, 1_000), around)
+def test_from_one_hold_on_an_attempt_is_spared_no_more(waste_ppm: int, lost: int, courtesy: int, by: int) -> None:
+    least = unspared_from(lost, courtesy, waste_ppm)
+    hold = max(0, least + by)
+    assert spared(lost, courtesy, hold, waste_ppm) is (hold < least)

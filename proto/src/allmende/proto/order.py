@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 from allmende.proto.standing import Ratio, Standing
-from allmende.proto.units import PPM_WHOLE, GpuMs, Ppm
+from allmende.proto.units import LARGEST_AMOUNT, PPM_WHOLE, GpuMs, Ppm
 
 # Contract §7: near-equal teams otherwise swap at every slice's end.
 DEFAULT_MARGIN_PPM: Ppm = 100_000
@@ -77,6 +77,28 @@ def may_displace(
     return Comparison(allowed, ours, after, theirs, before, margin_ppm)
 
 
+def largest_hold(claimant: Path, victim: Path, standings: Mapping[str, Standing], margin_ppm: Ppm = DEFAULT_MARGIN_PPM) -> GpuMs:
+    """The largest `hold` for which `may_displace` allows it: every smaller one is allowed too. Negative: none is.
+
+    From `(used + hold) / owed + margin < used' / owed'`, multiplied out. A victim without entitlement may be displaced by any
+    hold: `LARGEST_AMOUNT`.
+
+    Raises:
+        KeyError: a budget that must be compared has no standing.
+    """
+    leaf, victim_leaf = standings[claimant[-1]], standings[victim[-1]]
+    if claimant == victim or (not leaf.guaranteed and victim_leaf.guaranteed):
+        return -1
+    ours, theirs = (claimant[-1], victim[-1]) if leaf.guaranteed else _below_common_ancestor(claimant, victim)
+    (used, owed), (their_used, their_owed) = standings[ours], standings[theirs]
+    if not owed:
+        return -1
+    if not their_owed:
+        return LARGEST_AMOUNT
+    room = owed * (their_used * PPM_WHOLE - margin_ppm * their_owed)
+    return (room - 1) // (PPM_WHOLE * their_owed) - used
+
+
 def _below_common_ancestor(first: Path, second: Path) -> tuple[str, str]:
     for ours, theirs in zip(first, second, strict=False):
         if ours != theirs:
@@ -93,3 +115,10 @@ def spared(lost: GpuMs, courtesy: GpuMs, hold: GpuMs, waste_ppm: Ppm) -> bool:
     `waste_ppm` 0: nobody is spared.
     """
     return bool(waste_ppm) and lost <= courtesy and lost * PPM_WHOLE > hold * waste_ppm
+
+
+def unspared_from(lost: GpuMs, courtesy: GpuMs, waste_ppm: Ppm) -> GpuMs:
+    """The smallest `hold` for which the attempt is not `spared`: every larger one is enough too."""
+    if not waste_ppm or lost > courtesy:
+        return 0
+    return -(-lost * PPM_WHOLE // waste_ppm)

@@ -206,6 +206,9 @@ class Allmende:
                 started_ms = loose.attempt.started_at_ms
                 if after_ms and loose.attempt.job in self._parked and started_ms is not None and started_ms + after_ms <= now_ms:
                     self._books.idle.add(name)
+                known = self._books.saves.get(name)
+                if known is None or known.every_ms is None or known.at_ms + known.every_ms > now_ms:
+                    continue
                 saved_ms = self.saved_at_ms(loose.attempt, now_ms)
                 if saved_ms is not None:
                     self._books.saves[name] = Saves(saved_ms, self._paces[name])

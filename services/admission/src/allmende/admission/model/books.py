@@ -58,12 +58,18 @@ class Kind(NamedTuple):
         """No job of the kind has a shorter slice."""
         return (1 << self.slice_class >> 1) * _SLICE_UNIT_MS
 
+    @property
+    def slice_ms_most(self) -> Ms:
+        """Every job of the kind has a shorter slice."""
+        return (1 << self.slice_class) * _SLICE_UNIT_MS
+
 
 class Loose(NamedTuple):
     """An interruptible attempt, with what it holds worked out."""
 
     attempt: Attempt
     held: tuple[tuple[str, int], ...]
+    gpus: int
 
 
 # An eviction more or less makes no difference yet.
@@ -420,7 +426,8 @@ class Books:
             _at_ms, name = heapq.heappop(self._expiries)
             attempt = self.attempts.get(name)
             if attempt is not None and attempt.interruptible(now_ms):
-                loose = Loose(attempt, tuple(attempt.held().items()))
+                held = attempt.held()
+                loose = Loose(attempt, tuple(held.items()), sum(held.values()))
                 self.loose.setdefault(attempt.cluster, {}).setdefault(attempt.budget, {})[name] = loose
 
     def set_timer(self, at_ms: Ms, kind: TimerKind, about: str) -> None:

@@ -3,30 +3,25 @@
 Pure. Never names a victim and never decides that room can be made: only the preemptor does.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from allmende.admission.model.books import Books, Kind, Line, Loose
-from allmende.admission.model.values import Claim, Job, Shape, Terms
+from allmende.admission.model.books import Books, Kind, Line, Loose, slice_class
+from allmende.admission.model.values import Claim, Job, Terms
+from allmende.admission.rules.freeing import Lawful, Pool
 from allmende.admission.rules.line import AllocatedLine, Next
 from allmende.admission.rules.reserving import due
 from allmende.admission.rules.rooms import Rooms, Wish
 from allmende.admission.rules.standings import Standings
-from allmende.proto.order import may_displace, spared
-from allmende.proto.placement import NodeReplicas, Room, place
-from allmende.proto.units import LARGEST_AMOUNT, GpuMs, Ms
+from allmende.proto.order import largest_hold
+from allmende.proto.placement import NodeReplicas
+from allmende.proto.units import GpuMs, Ms
 
 # Looking at a job costs some 50 us. A pass looks at so many without success; the next one looks on where it stopped
 # (`Books.to_look_at`), and anew at kinds that somebody joined since.
 LOOKS_MAX = 32
 # Jobs of one kind and leaf fit or fail together, but for their exact slices and for those that rest after a claim that failed.
 LOOKS_PER_KIND = 2
-_NEVER = LARGEST_AMOUNT
-
-Model: TypeAlias = str | None
-Size: TypeAlias = tuple[int, int, Model, tuple[str, ...]]
-# What says which nodes a job may use: model, nodes that it avoids, nodes on which nothing may be freed for it.
-Where: TypeAlias = tuple[Model, tuple[str, ...], frozenset[str]]
 
 
 class Setting(NamedTuple):
@@ -42,125 +37,6 @@ class Setting(NamedTuple):
     gone: frozenset[str]
     """Jobs that the pass has granted."""
     still_open: tuple[Claim, ...]
-
-
-class Lawful(NamedTuple):
-    """Whom a claimant may displace: unallocated work, attempts of `leaves`, and those of lower priority in its own leaf."""
-
-    leaves: frozenset[str]
-    own: str
-    priority: int
-    hold: GpuMs
-    closed: frozenset[str]
-    """Nodes that the claimant may not use (`Rooms.closed_to`)."""
-
-    def covers(self, attempt: "_Loose", waste_ppm: int) -> bool:
-        """May this attempt be displaced, as far as leaf, priority and loss go?"""
-        if attempt.leaf is None or attempt.idle:
-            return True
-        lawful = attempt.priority < self.priority if attempt.leaf == self.own else attempt.leaf in self.leaves
-        return lawful and not spared(attempt.lost, attempt.courtesy, self.hold, waste_ppm)
-
-
-class _Loose(NamedTuple):
-    """An interruptible attempt: what it holds, what its going would lose, and up to which loss it is spared."""
-
-    leaf: str | None
-    priority: int
-    held: tuple[tuple[str, int], ...]
-    lost: GpuMs
-    courtesy: GpuMs
-    idle: bool
-
-
-class _Pool:
-    """GPUs that are free or interruptible, node by node, less what earlier claims of this pass will take."""
-
-    def __init__(self, setting: Setting, loose: dict[str, Loose]) -> None:
-        self.nodes = setting.rooms.free_for_all()
-        self.free = {name: free for name, (_model, free, _total) in self.nodes.items()}
-        self._waste_ppm = setting.terms.waste_ppm
-        self._loose = {name: _loose(attempt, setting) for name, attempt in loose.items()}
-        self._by_leaf: dict[str | None, list[str]] = {}
-        for name, attempt in self._loose.items():
-            self._by_leaf.setdefault(None if attempt.idle else attempt.leaf, []).append(name)
-        self._usable: dict[Where, dict[str, int]] = {}
-        self._fit: dict[tuple[int, Where], int] = {}
-
-    def most(self, shape: Shape, lawful: Lawful) -> int:
-        """Upper bound of the replicas that fit once these have left."""
-        where, size = (shape.model, shape.avoid, lawful.closed), shape.gpus
-        usable = self._free(where)
-        fit = self._fit.get((size, where))
-        if fit is None:
-            fit = self._fit[size, where] = sum(free // size for free in usable.values())
-        for node, gpus in self._added(lawful).items():
-            if (free := usable.get(node)) is not None:
-                fit += (free + gpus) // size - free // size
-        return fit
-
-    def promise(self, shape: Shape, lawful: Lawful) -> None:
-        """Take away what a claim will probably get, so that the next one does not count on the same GPUs."""
-        added = self._added(lawful)
-        could = {node: free + added.get(node, 0) for node, free in self._free((shape.model, shape.avoid, lawful.closed)).items()}
-        rooms = [Room(node, gpus, self.nodes[node][2]) for node, gpus in could.items() if gpus >= shape.gpus]
-        for part in place(rooms, shape.replicas, shape.gpus) or ():
-            self._take(part.node, part.replicas * shape.gpus, lawful)
-        self._usable.clear()
-        self._fit.clear()
-
-    def _free(self, where: Where) -> dict[str, int]:
-        """Free GPUs of the nodes that such a job may use."""
-        found = self._usable.get(where)
-        if found is None:
-            model, avoid, closed = where
-            found = self._usable[where] = {
-                node: free
-                for node, free in self.free.items()
-                if node not in closed and node not in avoid and model in (None, self.nodes[node][0])
-            }
-        return found
-
-    def _added(self, lawful: Lawful) -> dict[str, int]:
-        """GPUs by node of those who may be made to leave."""
-        added: dict[str, int] = {}
-        for leaf in (None, lawful.own, *lawful.leaves):
-            for name in self._by_leaf.get(leaf, ()):
-                attempt = self._loose[name]
-                if lawful.covers(attempt, self._waste_ppm):
-                    for node, gpus in attempt.held:
-                        added[node] = added.get(node, 0) + gpus
-        return added
-
-    def _take(self, node: str, gpus: int, lawful: Lawful) -> None:
-        here = [
-            (attempt.leaf is not None, attempt.lost, name)
-            for name, attempt in self._loose.items()
-            if any(where == node for where, _gpus in attempt.held) and lawful.covers(attempt, self._waste_ppm)
-        ]
-        missing = gpus - self.free[node]
-        self.free[node] = max(0, -missing)
-        # Unallocated goes first (contract §7). What a victim holds beyond the need may go to another who may displace it.
-        for _allocated, _lost, name in sorted(here):
-            if missing <= 0:
-                break
-            attempt = self._loose[name]
-            held = dict(attempt.held)
-            taken = min(missing, held[node])
-            held[node] -= taken
-            missing -= taken
-            self._loose[name] = attempt._replace(held=tuple((where, left) for where, left in held.items() if left))
-
-
-def _loose(loose: Loose, setting: Setting) -> _Loose:
-    books, now_ms, attempt = setting.books, setting.now_ms, loose.attempt
-    started_ms = attempt.started_at_ms if attempt.started_at_ms is not None else now_ms
-    saves = books.saves.get(attempt.attempt)
-    since_ms = now_ms - max(started_ms, saves.at_ms if saves is not None else started_ms)
-    gpus = sum(gpus for _node, gpus in loose.held)
-    return _Loose(
-        attempt.budget, attempt.priority, loose.held, since_ms * gpus, attempt.slice_ms * gpus, attempt.attempt in books.idle
-    )
 
 
 def raise_claims(setting: Setting, new_id: Callable[[], str]) -> list[Claim]:
@@ -179,7 +55,7 @@ def raise_claims(setting: Setting, new_id: Callable[[], str]) -> list[Claim]:
     seen = _Seen(setting, raised, to_look_at)
     if not seen.anybody:
         return raised
-    line = AllocatedLine(_only(setting.books.waiting, to_look_at), seen.standings)
+    line = AllocatedLine(seen.hopeful(), seen.standings)
     looks = 0
     while looks < LOOKS_MAX and len(raised) < space:
         turn = line.next(seen.skip)
@@ -199,7 +75,7 @@ def raise_claims(setting: Setting, new_id: Callable[[], str]) -> list[Claim]:
         raised.append(claim)
         seen.pool.promise(turn.group.kind.shape, enough)
         seen.standings.hold(claim.budget, claim.hold_gpu_ms)
-        seen.moved(claim.budget)
+        seen.moved()
         line.served(turn)
     return raised
 
@@ -213,13 +89,16 @@ def _to_look_at(setting: Setting) -> dict[str, set[Kind]]:
     return to_look_at
 
 
-def _only(waiting: Mapping[str | None, Line], to_look_at: Mapping[str, set[Kind]]) -> dict[str | None, Line]:
-    # In the order in which they wait: a set's own depends on the hash seed.
-    return {
-        leaf: {kind: waiting[leaf][kind] for kind in waiting[leaf] if kind in kinds}
-        for leaf, kinds in to_look_at.items()
-        if leaf in waiting
-    }
+def _displaceable(setting: Setting) -> dict[str | None, list[Loose]]:
+    """Whom somebody may displace, by leaf; None: whom anybody may. Who goes for a claim already is not counted twice."""
+    idle = setting.books.idle
+    promised = {attempt for claim in setting.still_open for attempt in claim.victims}
+    found: dict[str | None, list[Loose]] = {}
+    for leaf, those in setting.books.loose.get(setting.cluster, {}).items():
+        for name, each in those.items():
+            if name not in promised:
+                found.setdefault(None if name in idle else leaf, []).append(each)
+    return found
 
 
 class _Seen:
@@ -229,69 +108,76 @@ class _Seen:
         self._setting = setting
         self._gone = setting.gone | {claim.job for claim in raised}
         self.standings = setting.standings.with_holds((claim.budget, claim.hold_gpu_ms) for claim in setting.still_open)
-        promised = {attempt for claim in setting.still_open for attempt in claim.victims}
-        self._loose = {
-            name: loose
-            for leaf in setting.books.loose.get(setting.cluster, {}).values()
-            for name, loose in leaf.items()
-            if name not in promised
-        }
-        self.anybody = bool(self._loose)
-        # Whom everybody may displace.
-        self._free_game = any(loose.attempt.budget is None or name in setting.books.idle for name, loose in self._loose.items())
-        known = {leaf for loose in self._loose.values() if (leaf := loose.attempt.budget) is not None}
+        loose = _displaceable(setting)
+        self.anybody = bool(loose)
         now = self.standings.now
         # The most over-served first: whoever may not displace the first of these may displace none of them by its own ratio.
         self._victims = sorted(
-            sorted(leaf for leaf in known if self.standings.knows(leaf)), key=lambda leaf: now[leaf].ratio, reverse=True
+            sorted(leaf for leaf in loose if leaf is not None and self.standings.knows(leaf)),
+            key=lambda leaf: now[leaf].ratio,
+            reverse=True,
         )
-        self._lowest: dict[str, int] = {}
-        for attempt, _held in self._loose.values():
-            if attempt.budget is not None:
-                self._lowest[attempt.budget] = min(attempt.priority, self._lowest.get(attempt.budget, attempt.priority))
-        self._pool: _Pool | None = None
-        self._small: dict[tuple[str, Size], bool] = {}
-        self._looks: dict[tuple[str | None, Kind], int] = {}
+        self.pool = Pool(setting.books, setting.rooms, loose, setting.now_ms, setting.terms.waste_ppm)
         self._to_look_at = to_look_at
-        self._at_best: dict[str, Lawful | None] = {}
-        # Of each claimant's and victim's leaf: the largest hold known to be lawful, the smallest known not to be.
-        self._bounds: dict[tuple[str, str], tuple[GpuMs, GpuMs]] = {}
+        self._looks: dict[tuple[str | None, Kind], int] = {}
+        self._hopeless: dict[tuple[str, Kind], bool] = {}
+        self._largest: dict[str, list[tuple[GpuMs, str]]] = {}
+        self._closed: dict[int, frozenset[str]] = {}
+        self._gathered_for = {
+            (job.budget, Kind(job.shape, slice_class(job.next_slice_ms)))
+            for job in map(setting.books.jobs.__getitem__, setting.books.reserved[setting.cluster])
+        }
         self._signature = (self.standings.revision, setting.books.cluster(setting.cluster).stirrings)
 
-    @property
-    def pool(self) -> _Pool:
-        """Made at the first look: most passes find nobody who may displace anybody, and need none."""
-        if self._pool is None:
-            self._pool = _Pool(self._setting, self._loose)
-        return self._pool
+    def hopeful(self) -> dict[str | None, Line]:
+        """Those who wait and might displace enough, as far as can be told of a whole kind."""
+        waiting = self._setting.books.waiting
+        found: dict[str | None, Line] = {}
+        for leaf in self._to_look_at:
+            if leaf in waiting and self.standings.knows(leaf):
+                # In the order in which they wait: a set's own depends on the hash seed.
+                line = {kind: groups for kind, groups in waiting[leaf].items() if not self.skip(leaf, kind)}
+                if line:
+                    found[leaf] = line
+        return found
 
-    def moved(self, leaf: str) -> None:
-        """A claim of the leaf was raised, so holds have grown: what was lawful for it, or by shared ancestors in the surplus tier,
-        may be so no more. (That the leaf's own attempts have become better victims is left to the next pass.)"""
-        now = self.standings.now
-        for key in [key for key in self._bounds if key[0] == leaf or not now[key[0]].guaranteed]:
-            del self._bounds[key]
-        self._at_best.clear()
-        self._small.clear()
+    def moved(self) -> None:
+        """A claim was raised, so holds have grown: what was lawful may be so no more. (That the claimant's own attempts have become
+        better victims is left to the next pass.)"""
+        self._largest.clear()
+        self._hopeless.clear()
 
     def skip(self, leaf: str | None, kind: Kind) -> bool:
+        """Can nobody of the kind displace enough?"""
+        assert leaf is not None
+        if kind not in self._to_look_at[leaf]:
+            return True
+        found = self._hopeless.get((leaf, kind))
+        if found is None:
+            found = self._hopeless[leaf, kind] = self._is_hopeless(leaf, kind)
+        return found
+
+    def _is_hopeless(self, leaf: str, kind: Kind) -> bool:
         shape = kind.shape
         if shape.claim is not None or (shape.clusters and self._setting.cluster not in shape.clusters):
             return True
-        assert leaf is not None
-        if leaf not in self._at_best:
-            # The smallest hold and the highest priority: whoever cannot displace then cannot at all.
-            leaves = self._lawful_leaves(leaf, 1)
-            anybody = leaves or self._free_game or self._outranks_own(leaf)
-            highest = self._setting.books.highest_priority(leaf)
-            self._at_best[leaf] = Lawful(leaves, leaf, highest, _NEVER, frozenset()) if anybody else None
-        at_best = self._at_best[leaf]
-        if at_best is None or kind not in self._to_look_at[leaf]:
-            return True
-        key = (leaf, _size(shape))
-        if key not in self._small:
-            self._small[key] = self.pool.most(shape, at_best) < shape.replicas
-        return self._small[key]
+        # The smallest hold displaces most leaves, the largest most unsaved work: whoever cannot with both cannot at all.
+        gpus = shape.replicas * shape.gpus
+        at_best = Lawful(
+            leaves=self._lawful_leaves(leaf, max(1, kind.slice_ms_least * gpus)),
+            own=leaf,
+            priority=self._setting.books.highest_priority(leaf),
+            hold=kind.slice_ms_most * gpus,
+            closed=frozenset() if (leaf, kind) in self._gathered_for else self._closed_to(kind),
+        )
+        return not self.pool.fits(shape, at_best)
+
+    def _closed_to(self, kind: Kind) -> frozenset[str]:
+        """Nodes that are closed to all of the kind, but for one that nodes are gathered for."""
+        found = self._closed.get(kind.slice_class)
+        if found is None:
+            found = self._closed[kind.slice_class] = self._setting.rooms.closed_to(Wish("", kind.slice_ms_least))
+        return found
 
     def enough_for(self, turn: Next, job: Job) -> Lawful | None:
         """Whom a job may displace, where together with what is free that could make it fit."""
@@ -304,7 +190,7 @@ class _Seen:
         shape, hold = turn.group.kind.shape, job.next_slice_ms * job.gpus
         closed = self._setting.rooms.closed_to(Wish(job.job, job.next_slice_ms))
         lawful = Lawful(self._lawful_leaves(turn.leaf, hold), turn.leaf, job.priority, hold, closed)
-        return lawful if self.pool.most(shape, lawful) >= shape.replicas else None
+        return lawful if self.pool.fits(shape, lawful) else None
 
     def failed(self, turn: Next) -> None:
         """Looked at in vain; after some of a kind, the kind is passed over until the next round."""
@@ -314,35 +200,25 @@ class _Seen:
         if self._looks[looked] >= LOOKS_PER_KIND:
             self._to_look_at[turn.leaf].discard(turn.group.kind)
 
-    def _outranks_own(self, leaf: str) -> bool:
-        return leaf in self._lowest and self._setting.books.highest_priority(leaf) > self._lowest[leaf]
-
-    def _lawful_leaves(self, leaf: str, hold: GpuMs) -> frozenset[str]:
+    def _lawful_leaves(self, leaf: str, hold: GpuMs) -> tuple[str, ...]:
         """Leaves whose attempts it may displace."""
-        guaranteed = self.standings.now[leaf].guaranteed
+        largest = self._largest.get(leaf)
+        if largest is None:
+            largest = self._largest[leaf] = self._largest_holds(leaf)
+        return tuple(victim for most, victim in largest if hold <= most)
+
+    def _largest_holds(self, leaf: str) -> list[tuple[GpuMs, str]]:
+        """The largest hold with which the leaf may displace each other one; those that it may not displace are left out."""
+        standings, margin_ppm = self.standings, self._setting.terms.margin_ppm
+        guaranteed, path = standings.now[leaf].guaranteed, standings.path(leaf)
         found = []
         for victim in self._victims:
-            if victim == leaf or (not guaranteed and self.standings.now[victim].guaranteed):
-                continue
-            if self._lawful(leaf, victim, hold):
-                found.append(victim)
-            elif guaranteed:
+            most = largest_hold(path, standings.path(victim), standings.now, margin_ppm)
+            if most > 0:
+                found.append((most, victim))
+            elif guaranteed and victim != leaf:
                 break
-        return frozenset(found)
-
-    def _lawful(self, leaf: str, victim: str, hold: GpuMs) -> bool:
-        """What a smaller hold may not displace, a larger one may not either: two bounds for each pair save most comparisons."""
-        may, may_not = self._bounds.get((leaf, victim), (-1, _NEVER))
-        if hold <= may or hold >= may_not:
-            return hold <= may
-        path, theirs = self.standings.path(leaf), self.standings.path(victim)
-        lawful = may_displace(path, hold, theirs, self.standings.now, self._setting.terms.margin_ppm).allowed
-        self._bounds[leaf, victim] = (hold, may_not) if lawful else (may, hold)
-        return lawful
-
-
-def _size(shape: Shape) -> Size:
-    return shape.replicas, shape.gpus, shape.model, shape.avoid
+        return found
 
 
 def _claim(

@@ -106,6 +106,10 @@ class _Course:
 
     def allocated(self) -> None:
         """Partition 1. A hold counts at once, so the order is taken anew after each grant."""
+        leaves = ((leaf, kinds) for leaf, kinds in self.books.waiting.items() if leaf is not None)
+        if all(self._skip(leaf, kind) for leaf, kinds in leaves for kind in kinds):
+            # The usual case: what ended is too small for whoever waits, and nobody's order matters.
+            return
         line = AllocatedLine(self.books.waiting, self.standings)
         while (turn := line.next(self._skip)) is not None:
             job = self.books.jobs[turn.job]

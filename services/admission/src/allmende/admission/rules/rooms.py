@@ -3,11 +3,10 @@
 Pure. The placement itself is `proto.placement`, which the preemptor uses too; here is only a cheap test before it.
 """
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from allmende.admission.model.books import Books
-from allmende.admission.model.room import FreeKey
+from allmende.admission.model.room import FreeKey, NodeRoom
 from allmende.admission.model.values import Reserved, Shape, Terms
 from allmende.proto.placement import NodeReplicas, Room, place
 from allmende.proto.units import Ms
@@ -125,16 +124,14 @@ class Rooms:
                 self._moved(name, before)
         return freed
 
-    def free_for_all(self) -> Mapping[str, tuple[str | None, int, int]]:
-        """Of each node that is up: model, GPUs free for everybody, GPUs in all."""
-        nodes = self._base.nodes
-        rooms = {name: (room.model, room.free, room.healthy) for name, room in nodes.items() if room.healthy}
-        for name in self._silent:
-            rooms.pop(name, None)
-        for name in (*self._marks, *self._taken):
-            if name in rooms:
-                rooms[name] = (nodes[name].model, self.free(name, None), nodes[name].healthy)
-        return rooms
+    def open(self) -> dict[str, int]:
+        """GPUs free for everybody, of each node that has any."""
+        names = {*self._base.open, *self._marks}
+        return {name: free for name in sorted(names) if (free := self.free(name, None))}
+
+    def node(self, name: str) -> NodeRoom | None:
+        """A node that is up, as the books have it; None: it is down, silent or unknown."""
+        return self._base.nodes[name] if self._up(name) else None
 
     def free(self, name: str, claim: str | None) -> int:
         """GPUs of a node that are free for a claim's job, or for everybody (None)."""

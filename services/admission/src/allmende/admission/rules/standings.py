@@ -22,6 +22,8 @@ class Standings:
         self.now = {name: Standing(each.used_gpu_ms, each.entitlement_gpu_ms) for name, each in counted.items()}
         self.revision = max((each.usage_revision for each in counted.values()), default=0)
         self.paths = books.tree.paths if books.tree is not None else {}
+        # Holds change amounts, never which budgets have a standing.
+        self._known: dict[str, bool] = {}
         newest_for_all = min((each.counted_grants for each in counted.values()), default=0)
         for attempt in books.attempts.values() if newest_for_all < books.newest_grant[cluster] else ():
             if attempt.cluster == cluster and attempt.budget is not None and attempt.grant_seq > newest_for_all:
@@ -36,8 +38,11 @@ class Standings:
 
     def knows(self, leaf: str) -> bool:
         """True when every budget on the leaf's path has a standing: only then may anything be decided about it."""
-        path = self.paths.get(leaf, ())
-        return bool(path) and all(budget in self.now for budget in path)
+        known = self._known.get(leaf)
+        if known is None:
+            path = self.paths.get(leaf, ())
+            known = self._known[leaf] = bool(path) and all(budget in self.now for budget in path)
+        return known
 
     def path(self, leaf: str) -> Path:
         """From the root to the leaf."""
@@ -64,6 +69,7 @@ class Standings:
         """A copy that counts these holds (leaf, GPU-ms) as well."""
         copy = Standings.__new__(Standings)
         copy.now, copy.revision, copy.paths, copy.version = dict(self.now), self.revision, self.paths, 0
+        copy._known = self._known
         for leaf, amount in holds:
             if copy.knows(leaf):
                 copy.hold(leaf, amount)
