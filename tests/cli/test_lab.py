@@ -151,6 +151,26 @@ def test_a_second_up_is_refused(terminal: Terminal) -> None:
     assert "another `allmende up` runs" in said.err
 
 
+def test_a_node_is_drained_and_takes_work_again(terminal: Terminal) -> None:
+    busy = [each["node"] for each in terminal.type("nodes", "--json").json["nodes"] if each["held_gpus"]]
+    free = next(each["node"] for each in terminal.type("nodes", "--json").json["nodes"] if each["node"] not in busy)
+    refused = terminal.type("nodes", "drain", free, "--reason", "firmware", user="bob")
+    assert (refused.code, refused.out) == (1, "")
+    unknown = terminal.type("nodes", "drain", free, "no-such-node", "--reason", "firmware")
+    assert (unknown.code, "never reported no-such-node" in unknown.err) == (1, True)
+    drained = terminal.type("nodes", "drain", free, "--reason", "firmware", "--deadline", "1h")
+    assert (drained.code, free in drained.out, "firmware" in drained.out) == (0, True, True)
+    terminal.wait_for(lambda: state_of(terminal, free) == "drained", "it is empty")
+    assert "cordoned: firmware" in terminal.type("nodes").out
+    assert terminal.type("nodes", "uncordon", free, "--reason", "done").out == f"{free} takes work again\n"
+    assert terminal.type("nodes", "drain-plan").out == "no node of c1 is cordoned\n"
+
+
+def state_of(terminal: Terminal, node: str) -> str:
+    nodes = {each["node"]: each["state"] for each in terminal.type("nodes", "drain-plan", "--json").json["nodes"]}
+    return str(nodes.get(node))
+
+
 def all_at_once(terminal: Terminal) -> None:
     terminal.kill_all()
 

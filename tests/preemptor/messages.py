@@ -9,7 +9,8 @@ from allmende.chassis.db import Database
 from allmende.chassis.fakes import CountingIds, ManualClock
 from allmende.chassis.health import Health
 from allmende.chassis.ports import Draft, Event
-from allmende.preemptor.handlers import Preemptor
+from allmende.preemptor.handlers.batch import Preemptor
+from allmende.preemptor.handlers.drains import Drains
 from allmende.preemptor.model import Policy
 from allmende.preemptor.store import Store
 from allmende.proto import admission, agent, budget, ledger
@@ -204,6 +205,7 @@ class Ear:
             rows=lambda tx: Store(tx.connection),
             policy=policy or Policy(),
             silent_after_ms=30_000,
+            drains=Drains(self._ids, policy or Policy()),
         )
         self.wake_at_ms: int | None = None
 

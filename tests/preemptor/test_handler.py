@@ -10,8 +10,9 @@ import pytest
 from allmende.chassis.embedded import PostgresServer
 from allmende.chassis.errors import action_for
 from allmende.chassis.fakes import ManualClock
-from allmende.preemptor import handlers, wire
+from allmende.preemptor import wire
 from allmende.preemptor.errors import InvariantBroken
+from allmende.preemptor.handlers import batch
 from allmende.proto.budget import Budget
 from allmende.proto.message import Message
 from allmende.proto.preemptor import ClaimAnswered, EvictionOrdered, SliceExpired
@@ -315,10 +316,10 @@ async def test_two_replicas_that_wake_together_answer_a_waiting_claim_once(ear: 
 
 async def test_health_names_what_a_claim_waits_for_once_it_has_waited_long(ear: Ear, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [0.0]
-    monkeypatch.setattr(handlers, "real_seconds", lambda: now_s[0])
+    monkeypatch.setattr(batch, "real_seconds", lambda: now_s[0])
     await ear.hear(*FULL, raised(newest=3))
     assert ear.health.why_not_ready() == {}
-    now_s[0] = handlers.PATIENCE_S + 1
+    now_s[0] = batch.PATIENCE_S + 1
     await ear.hear()
     assert ear.health.why_not_ready() == {"claims": f"1 without an answer; {id_of(5_001)}: grants up to 2 of 3 were heard"}
     await ear.hear(granted(3, {"n3": 8}))
@@ -334,14 +335,14 @@ async def test_clusters_are_judged_apart(ear: Ear) -> None:
 async def test_an_eviction_inside_a_slice_ends_the_process_and_leaves_nothing(ear: Ear, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault is planted where the plan is made: whatever made it, it does not get out."""
     await ear.hear(*FULL)
-    honest = handlers.judge
+    honest = batch.judge
 
     def protects_nobody(snapshot: Any, claim: Any, policy: Any) -> Any:
         plan = honest(snapshot, claim, policy)
         later = [it._replace(attempt=it.attempt._replace(protected_until_ms=START_MS + 1)) for it in plan.victims]
         return plan._replace(victims=tuple(later))
 
-    monkeypatch.setattr(handlers, "judge", protects_nobody)
+    monkeypatch.setattr(batch, "judge", protects_nobody)
     with pytest.raises(InvariantBroken) as caught:
         await ear.hear(raised(newest=2))
     assert action_for(caught.value) == "stop"

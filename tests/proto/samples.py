@@ -10,6 +10,7 @@ from allmende.proto.admission import (
     JobGranted,
     JobQueued,
     JobRefused,
+    NodeClosed,
     Placed,
 )
 from allmende.proto.agent import AttemptEnded, AttemptStarted, Counter, FreedGpus, GpuFreed, NodeReported, UsageTick
@@ -18,7 +19,16 @@ from allmende.proto.envelope import Envelope
 from allmende.proto.ids import make_id
 from allmende.proto.ledger import ConfirmedCounter, UsageConfirmed, UsageStanding
 from allmende.proto.message import Message, MessageRefused, Problem
-from allmende.proto.preemptor import ClaimAnswered, Compared, EvictionOrdered, SliceExpired, Victim
+from allmende.proto.preemptor import (
+    ClaimAnswered,
+    Compared,
+    EvictionOrdered,
+    NodeCordoned,
+    NodeDrained,
+    NodeReturned,
+    SliceExpired,
+    Victim,
+)
 from allmende.proto.units import HOUR_MS, MINUTE_MS
 from allmende.proto.user import JobSubmitted, Payload
 
@@ -78,6 +88,7 @@ AGENT: tuple[Message, ...] = (
         healthy_gpus=7,
         gpu_model="h100",
         reason="GPU 3 fell off the bus",
+        cordon="GPU 3 fell off the bus twice today",
     ),
     UsageTick(cluster="c1", node="c1-n001", at_ms=T0 + MINUTE_MS, counters=(COUNTER,)),
     AttemptStarted(cluster="c1", attempt=ATTEMPT, job=JOB, started_at_ms=T0),
@@ -186,6 +197,7 @@ ADMISSION: tuple[Message, ...] = (
         usage_revision=1_234,
         avoid_nodes=("gpu-007",),
     ),
+    NodeClosed(cluster="c1", node="c1-n001", revision=7, newest_grant_seq=42),
     ClaimWithdrawn(cluster="c1", claim=CLAIM, job=JOB, reason="timed_out"),
 )
 PREEMPTOR: tuple[Message, ...] = (
@@ -227,6 +239,21 @@ PREEMPTOR: tuple[Message, ...] = (
         usage_revision=1_234,
     ),
     SliceExpired(cluster="c1", attempt=ATTEMPT, job=JOB, budget="detection", expired_at_ms=T0 + SLICE),
+    NodeCordoned(
+        cluster="c1",
+        node="c1-n001",
+        revision=7,
+        by="olga",
+        reason="new firmware",
+        drain=True,
+        from_ms=T0,
+        until_ms=T0 + 2 * SLICE,
+        deadline_ms=T0 + SLICE,
+    ),
+    NodeDrained(
+        cluster="c1", node="c1-n001", revision=8, by="olga", reason="new firmware", cordoned_at_ms=T0, drained_at_ms=T0 + SLICE
+    ),
+    NodeReturned(cluster="c1", node="c1-n001", revision=9, by="olga", reason="firmware is new", returned_at_ms=T0 + 2 * SLICE),
 )
 SHARED: tuple[Message, ...] = (
     MessageRefused(

@@ -166,6 +166,21 @@ class ClaimWithdrawn(Message, frozen=True, kw_only=True):
     reason: Literal["started", "cancelled", "timed_out", "refused", "elsewhere"]
 
 
+class NodeClosed(Message, frozen=True, kw_only=True):
+    """Admission has heard that a node is cordoned, and grants nothing more there: all that it ever has is up to `newest_grant_seq`.
+
+    Without this word nobody could know that a node is empty: a grant might be on its way.
+    """
+
+    TYPE: ClassVar[str] = "node.closed"
+
+    cluster: Name
+    node: Name
+    revision: Sequence
+    """Of the `node.cordoned` that was heard."""
+    newest_grant_seq: Sequence
+
+
 class Nothing(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A request without arguments."""
 
@@ -319,6 +334,9 @@ class NodeView(Struct, frozen=True, kw_only=True):
     earmarked_gpus: GpuCount
     attempts: int
     silent_since_ms: Instant | None
+    cordoned_from_ms: Instant | None = None
+    """From then on, which may lie ahead, it takes nothing new; unset: it is not cordoned."""
+    cordon_reason: Text = ""
 
 
 class NodesPage(Struct, frozen=True, kw_only=True):

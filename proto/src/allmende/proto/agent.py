@@ -46,7 +46,8 @@ class UsageTick(Message, frozen=True, kw_only=True):
 class NodeReported(Message, frozen=True, kw_only=True):
     """The GPUs of a node from `at_ms` on. Sent at the agent's start and whenever something changes.
 
-    `installed_gpus` counts what the node has, `healthy_gpus` what may be used; a node that is down has 0 healthy ones.
+    `installed_gpus` counts what the node has, `healthy_gpus` what may be used; a node that is down has 0 healthy ones. `cordon`:
+    why the agent wants the node drained, for as long as its reports say so; unset: it does not.
     """
 
     TYPE: ClassVar[str] = "node.reported"
@@ -59,6 +60,7 @@ class NodeReported(Message, frozen=True, kw_only=True):
     healthy_gpus: GpuCount
     gpu_model: Name | None = None
     reason: Text = ""
+    cordon: Text | None = None
 
 
 class AttemptStarted(Message, frozen=True, kw_only=True):

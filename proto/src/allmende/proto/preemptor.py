@@ -51,7 +51,10 @@ class Compared(Struct, frozen=True, kw_only=True):
 
 
 class EvictionOrdered(Message, frozen=True, kw_only=True):
-    """The agent shall end the attempt: SIGTERM, `grace_ms` of clock time, SIGKILL; then say so, without deciding again."""
+    """The agent shall end the attempt: SIGTERM, `grace_ms` of clock time, SIGKILL; then say so, without deciding again.
+
+    `claim` and `claimant_job` are unset where a node is drained: nobody in particular gets the GPUs.
+    """
 
     TYPE: ClassVar[str] = "eviction.ordered"
 
@@ -59,8 +62,8 @@ class EvictionOrdered(Message, frozen=True, kw_only=True):
     attempt: Id
     job: Id
     plan: Id
-    claim: Id
-    claimant_job: Id
+    claim: Id | None = None
+    claimant_job: Id | None = None
     ordered_at_ms: Instant
     protected_until_ms: Instant | None
     """The end of the victim's slice, which lies before `ordered_at_ms`; None: unallocated, never protected."""
@@ -82,3 +85,124 @@ class SliceExpired(Message, frozen=True, kw_only=True):
     job: Id
     budget: Name | None
     expired_at_ms: Instant
+
+
+class NodeCordoned(Message, frozen=True, kw_only=True):
+    """From `from_ms` on (which may lie ahead) the node takes nothing new; with `drain` it gives up what may be interrupted.
+
+    The terms as they stand: a later word with a higher `revision` of the node replaces them, a lower one is late.
+    """
+
+    TYPE: ClassVar[str] = "node.cordoned"
+
+    cluster: Name
+    node: Name
+    revision: Sequence
+    by: Name
+    """The operator, or the cluster's name where its agent wants it."""
+    reason: Text
+    drain: bool
+    from_ms: Instant
+    until_ms: Instant | None = None
+    """When it ends by itself; unset: when somebody ends it."""
+    deadline_ms: Instant | None = None
+    """When it should be empty. No slice is cut for it."""
+
+
+class NodeDrained(Message, frozen=True, kw_only=True):
+    """No attempt holds a GPU on the node any more, and none will until it returns: it may be repaired."""
+
+    TYPE: ClassVar[str] = "node.drained"
+
+    cluster: Name
+    node: Name
+    revision: Sequence
+    by: Name
+    reason: Text
+    cordoned_at_ms: Instant
+    drained_at_ms: Instant
+
+
+class NodeReturned(Message, frozen=True, kw_only=True):
+    """The node is cordoned no more and takes work again."""
+
+    TYPE: ClassVar[str] = "node.returned"
+
+    cluster: Name
+    node: Name
+    revision: Sequence
+    by: Name
+    reason: Text
+    returned_at_ms: Instant
+
+
+NodeNames = Annotated[tuple[Name, ...], Meta(min_length=1, max_length=256)]
+
+
+class CordonNodes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Cordon nodes of one cluster, or change the terms of those that are: all of them or none."""
+
+    cluster: Name
+    nodes: NodeNames
+    reason: Text
+    drain: bool = False
+    from_ms: Instant | None = None
+    """Unset: at once."""
+    until_ms: Instant | None = None
+    deadline_ms: Instant | None = None
+
+
+class UncordonNodes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """End the operators' cordon of nodes. What an agent wants stays until its reports say otherwise."""
+
+    cluster: Name
+    nodes: NodeNames
+    reason: Text
+
+
+class DrainQuery(Struct, frozen=True, kw_only=True):
+    """Ask for the cordoned nodes of one cluster by name, after `after`."""
+
+    cluster: Name
+    after: Name | None = None
+
+
+class Occupant(Struct, frozen=True, kw_only=True):
+    """An attempt that still holds GPUs of a cordoned node. `leaves_by_ms` unset: its start is not confirmed, so nobody knows."""
+
+    attempt: Id
+    job: Id
+    budget: Name | None
+    gpus: GpuCount
+    state: Literal["protected", "interruptible", "leaving", "starting"]
+    leaves_by_ms: Instant | None
+    """At the latest: the end of the slice and the grace after it."""
+    late: bool
+    """It may leave after the deadline."""
+
+
+class NodeDrain(Struct, frozen=True, kw_only=True):
+    """One cordoned node. `empty_by_ms` unset: unknown, or it is not drained and nobody has to leave."""
+
+    node: Name
+    state: Literal["announced", "cordoned", "draining", "drained"]
+    by: Name
+    reason: Text
+    drain: bool
+    from_ms: Instant
+    until_ms: Instant | None
+    deadline_ms: Instant | None
+    agent_reason: Text | None
+    """Why its agent wants it drained; unset: it does not."""
+    empty_by_ms: Instant | None
+    occupants: tuple[Occupant, ...]
+    more_occupants: int = 0
+
+
+class DrainPage(Struct, frozen=True, kw_only=True):
+    """Cordoned nodes; `next_after` unset: this was the last piece. As a reply to a write: the nodes it named."""
+
+    cluster: Name
+    as_of_ms: Instant
+    nodes: tuple[NodeDrain, ...]
+    next_after: Name | None = None

@@ -104,10 +104,14 @@ SUBJECTS: tuple[Subject, ...] = (
     _row(admission.JobEnded, "admission", "user job", "DECISIONS", ("admission",), WATCHERS),
     _row(admission.ClaimRaised, "admission", "cluster claim", "DECISIONS", ("admission",), ("preemptor", *WATCHERS)),
     _row(admission.ClaimWithdrawn, "admission", "cluster claim", "DECISIONS", ("admission",), ("preemptor", *WATCHERS)),
+    _row(admission.NodeClosed, "admission", "cluster node", "DECISIONS", ("admission",), ("preemptor", *WATCHERS)),
     # Preemptor.
     _row(preemptor.ClaimAnswered, "preemptor", "cluster claim", "DECISIONS", ("preemptor",), ("admission", *WATCHERS)),
     _row(preemptor.EvictionOrdered, "preemptor", "cluster attempt", "DECISIONS", ("preemptor",), ("agent", "admission", *WATCHERS)),
     _row(preemptor.SliceExpired, "preemptor", "cluster attempt", "DECISIONS", ("preemptor",), ("admission", *WATCHERS)),
+    _row(preemptor.NodeCordoned, "preemptor", "cluster node", "DECISIONS", ("preemptor",), ("admission", *WATCHERS)),
+    _row(preemptor.NodeDrained, "preemptor", "cluster node", "DECISIONS", ("preemptor",), WATCHERS),
+    _row(preemptor.NodeReturned, "preemptor", "cluster node", "DECISIONS", ("preemptor",), ("admission", *WATCHERS)),
     # Everybody who refuses a message says so to its publisher.
     _row(MessageRefused, "refusal", "service publisher", "REFUSALS", _ALL_SERVICES, (*WATCHERS, "agent")),
 )
@@ -176,6 +180,18 @@ CANCEL = Request(
 PAYLOAD = Request(
     service="admission", verb="payload", request=admission.PayloadQuery, reply=admission.PayloadReply, asks=("agent",)
 )
+CORDON = Request(
+    service="preemptor", verb="cordon", request=preemptor.CordonNodes, reply=preemptor.DrainPage, asks=("operator",), changes=True
+)
+UNCORDON = Request(
+    service="preemptor",
+    verb="uncordon",
+    request=preemptor.UncordonNodes,
+    reply=preemptor.DrainPage,
+    asks=("operator",),
+    changes=True,
+)
+DRAINS = _ask("preemptor", "drains", preemptor.DrainQuery, preemptor.DrainPage)
 
 REQUESTS: tuple[Request, ...] = (
     TREE,
@@ -192,6 +208,9 @@ REQUESTS: tuple[Request, ...] = (
     HISTORY,
     CANCEL,
     PAYLOAD,
+    CORDON,
+    UNCORDON,
+    DRAINS,
 )
 
 

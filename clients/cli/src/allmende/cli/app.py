@@ -2,7 +2,7 @@
 
 import typer
 
-from allmende.cli.commands import budgets, cluster, elsewhere, jobs, submit
+from allmende.cli.commands import budgets, cluster, elsewhere, jobs, nodes, submit
 from allmende.cli.demo.command import demo
 from allmende.cli.lab.command import up
 
@@ -28,5 +28,5 @@ app.command()(jobs.why)
 app.command()(jobs.cancel)
 app.add_typer(budgets.app, name="budgets")
 app.command()(cluster.standings)
-app.command()(cluster.nodes)
+app.add_typer(nodes.app, name="nodes")
 app.command(context_settings=elsewhere.UNREAD, add_help_option=False)(elsewhere.simulate)

@@ -31,6 +31,11 @@ INSERT INTO node (cluster, node, body)
 SELECT cluster, node, body FROM unnest($1::text[], $2::text[], $3::text[]) AS put (cluster, node, body)
 ON CONFLICT (cluster, node) DO UPDATE SET body = excluded.body
 
+-- name: put_cordons
+INSERT INTO cordon (cluster, node, body)
+SELECT cluster, node, body FROM unnest($1::text[], $2::text[], $3::text[]) AS put (cluster, node, body)
+ON CONFLICT (cluster, node) DO UPDATE SET body = excluded.body
+
 -- name: put_clusters
 INSERT INTO cluster (cluster, grant_seq, body)
 SELECT cluster, grant_seq, body FROM unnest($1::text[], $2::bigint[], $3::text[]) AS put (cluster, grant_seq, body)
@@ -72,6 +77,9 @@ SELECT body FROM claim WHERE open
 
 -- name: nodes
 SELECT body FROM node
+
+-- name: cordons
+SELECT body FROM cordon
 
 -- name: clusters
 SELECT body FROM cluster

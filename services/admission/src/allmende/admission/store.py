@@ -13,6 +13,7 @@ from allmende.admission.model.values import (
     Attempt,
     Claim,
     Cluster,
+    Cordon,
     Counted,
     Decided,
     Job,
@@ -34,6 +35,7 @@ _jobs = msgspec.json.Decoder(Job)
 _attempts = msgspec.json.Decoder(Attempt)
 _claims = msgspec.json.Decoder(Claim)
 _nodes = msgspec.json.Decoder(Node)
+_cordons = msgspec.json.Decoder(Cordon)
 _clusters = msgspec.json.Decoder(Cluster)
 _counted = msgspec.json.Decoder(Counted)
 _known_budgets = msgspec.json.Decoder(KnownBudget)
@@ -65,6 +67,7 @@ class AdmissionStore:
             nodes=_decoded(_nodes, await fetch(_SQL["nodes"])),
             clusters=_decoded(_clusters, await fetch(_SQL["clusters"])),
             counted=_decoded(_counted, await fetch(_SQL["counted"])),
+            cordons=_decoded(_cordons, await fetch(_SQL["cordons"])),
         )
         return books
 
@@ -176,6 +179,9 @@ async def _put_state(tx: Transaction, dirty: Dirty) -> None:
     if dirty.nodes:
         nodes = dirty.nodes
         await execute(_SQL["put_nodes"], [each.cluster for each in nodes], [each.node for each in nodes], _texts(nodes))
+    if dirty.cordons:
+        cordons = dirty.cordons
+        await execute(_SQL["put_cordons"], [each.cluster for each in cordons], [each.node for each in cordons], _texts(cordons))
     if dirty.clusters:
         clusters = dirty.clusters
         names, seqs = [each.cluster for each in clusters], [each.grant_seq for each in clusters]

@@ -3,8 +3,19 @@
 import msgspec
 
 from allmende.admission.model.books import Books
-from allmende.admission.model.facts import Claimed, Ended, Fact, Granted, Protected, Queued, Refused, StopOrdered, Withdrawn
-from allmende.admission.model.values import Attempt, Claim, Counted, Decided, Job, KnownBudget, KnownRevision, Node, Reason
+from allmende.admission.model.facts import Claimed, Closed, Ended, Fact, Granted, Protected, Queued, Refused, StopOrdered, Withdrawn
+from allmende.admission.model.values import (
+    Attempt,
+    Claim,
+    Cordon,
+    Counted,
+    Decided,
+    Job,
+    KnownBudget,
+    KnownRevision,
+    Node,
+    Reason,
+)
 from allmende.admission.rules.explaining import Waiting
 from allmende.admission.rules.life import End, Order
 from allmende.proto import admission
@@ -13,7 +24,7 @@ from allmende.proto.budget import BudgetChanged, RevisionComplete
 from allmende.proto.ledger import UsageStanding
 from allmende.proto.message import Message, Problem
 from allmende.proto.placement import NodeReplicas
-from allmende.proto.preemptor import ClaimAnswered, EvictionOrdered
+from allmende.proto.preemptor import ClaimAnswered, EvictionOrdered, NodeCordoned, NodeReturned
 from allmende.proto.units import Ms
 from allmende.proto.user import JobSubmitted, Payload
 
@@ -69,6 +80,12 @@ def node(said: NodeReported, had: Node | None, received_at_ms: Ms) -> Node:
         first_seen_ms=received_at_ms if had is None else had.first_seen_ms,
         last_seen_ms=received_at_ms,
     )
+
+
+def cordon(said: NodeCordoned | NodeReturned) -> Cordon:
+    """The word about a node as far as it concerns admission."""
+    from_ms = said.from_ms if isinstance(said, NodeCordoned) else None
+    return Cordon(cluster=said.cluster, node=said.node, revision=said.revision, from_ms=from_ms, by=said.by, reason=said.reason)
 
 
 def end(said: AttemptEnded) -> End:
@@ -169,6 +186,10 @@ def message(fact: Fact, fence: int, now_ms: Ms, stop_grace_ms: Ms) -> Message:
             return _claimed(claim, fence)
         case Withdrawn(claim, reason):
             return admission.ClaimWithdrawn(cluster=claim.cluster, claim=claim.claim, job=claim.job, reason=reason)
+        case Closed(cordon_, newest_grant_seq):
+            return admission.NodeClosed(
+                cluster=cordon_.cluster, node=cordon_.node, revision=cordon_.revision, newest_grant_seq=newest_grant_seq
+            )
 
 
 def problem(reason: Reason) -> Problem:
@@ -388,6 +409,7 @@ def node_view(node: Node, books: Books, earmarked: int, now_ms: Ms, silent_after
     """One node in a list; `earmarked`: GPUs that belong to claims."""
     here = books.on_node.get(node.key, {})
     seen_ms = books.last_seen_ms(node)
+    closed = books.cordons.get(node.cluster, {}).get(node.node)
     return admission.NodeView(
         cluster=node.cluster,
         node=node.node,
@@ -398,4 +420,6 @@ def node_view(node: Node, books: Books, earmarked: int, now_ms: Ms, silent_after
         earmarked_gpus=earmarked,
         attempts=len(here),
         silent_since_ms=seen_ms if seen_ms + silent_after_ms < now_ms else None,
+        cordoned_from_ms=None if closed is None else closed.from_ms,
+        cordon_reason="" if closed is None or closed.from_ms is None else closed.reason,
     )

@@ -31,12 +31,16 @@ class Policy(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A node as its agent reported it. `heard` False: no sign of life for too long, so nothing is planned on it."""
+    """A node as its agent reported it. `heard` False: no sign of life for too long; `cordoned`: it is or will be taken out of use.
+
+    Nothing is planned on either.
+    """
 
     node: str
     healthy: int
     model: str | None
     heard: bool
+    cordoned: bool = False
 
 
 class Attempt(NamedTuple):
@@ -245,6 +249,7 @@ class NodeRow(NamedTuple):
     seq: int
     healthy_gpus: int
     gpu_model: str | None
+    cordon: str | None
     sent_at_ms: Ms
 
 
@@ -278,6 +283,7 @@ class Heard:
         self.freed: dict[tuple[str, str, str], int] = {}
         self.ended: set[tuple[str, str]] = set()
         self.nodes: dict[tuple[str, str], NodeRow] = {}
+        self.closed: dict[tuple[str, str], Closed] = {}
         self.signs: dict[tuple[str, str], Ms] = {}
         self.checkpoints: dict[tuple[str, str, int], Ms] = {}
         self.standings: dict[tuple[str, str], StandingRow] = {}
@@ -291,3 +297,53 @@ class Heard:
     def tree(self) -> bool:
         """True when the batch says anything about the tree."""
         return bool(self.changes or self.revisions)
+
+
+class Cordon(NamedTuple):
+    """Why and from when a node takes nothing new; with `drain` it also gives up what may be interrupted. Half-open in time."""
+
+    by: str
+    reason: str
+    drain: bool
+    from_ms: Ms
+    until_ms: Ms | None = None
+    deadline_ms: Ms | None = None
+
+
+class Closed(NamedTuple):
+    """Admission's word that it has heard of a cordon: all that it ever granted there is up to this grant."""
+
+    revision: int
+    newest_grant_seq: int
+
+
+class Drain(NamedTuple):
+    """Where a node's cordon stands. `operator` and `agent`: who wants it, each for himself.
+
+    `said` is what was last published of it, with `terms` where that was `cordoned` or `drained`; `revision` numbers what was said.
+    """
+
+    node: str
+    operator: Cordon | None
+    agent: Cordon | None
+    said: str
+    terms: Cordon | None
+    terms_revision: int
+    revision: int
+    closed: Closed | None
+
+
+class Word(NamedTuple):
+    """Something to publish of a node: `cordoned` and `drained` with the terms in force, `returned` with those that were."""
+
+    kind: str
+    terms: Cordon
+
+
+class OrderedOut(NamedTuple):
+    """An attempt that a drain ends, and how long it has after its notice."""
+
+    attempt: Attempt
+    node: str
+    sentence: str
+    grace_ms: Ms

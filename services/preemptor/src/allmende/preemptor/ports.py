@@ -1,9 +1,26 @@
 """What the handler needs of its rows. `store.Store` is the one that keeps them; the protocol says what each call promises."""
 
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Protocol, TypeVar
 
-from allmende.preemptor.model import Claim, Expired, Facts, Heard, Planned, Progress, Waiting
+from allmende.chassis.db import Transaction
+from allmende.chassis.worker import Outcome
+from allmende.preemptor.model import (
+    Attempt,
+    Claim,
+    Cordon,
+    Drain,
+    Expired,
+    Facts,
+    Heard,
+    Planned,
+    Progress,
+    Waiting,
+    Word,
+)
 from allmende.proto.units import Ms
+
+T = TypeVar("T")
 
 
 class Rows(Protocol):
@@ -52,3 +69,33 @@ class Rows(Protocol):
 
     async def next_due(self) -> Ms | None:
         """The earliest timer."""
+
+    async def clusters_with_cordons(self) -> set[str]:
+        """Clusters where somebody wants a node cordoned, or where a node's return was not said yet."""
+
+    async def drains(self, cluster: str, nodes: Collection[str] | None = None) -> list[Drain]:
+        """Where nodes stand, by name: the named ones; None: all that are wanted cordoned, or whose return was not said."""
+
+    async def occupants(self, cluster: str, nodes: Sequence[str]) -> list[Attempt]:
+        """Attempts that hold GPUs on these nodes, with all that they hold anywhere."""
+
+    async def said(self, cluster: str, drain: Drain, word: Word) -> None:
+        """A word goes out: the node's next revision."""
+
+    async def put_cordon(self, cluster: str, node: str, source: str, cordon: Cordon | None) -> None:
+        """Who wants the node cordoned, and how; None: he no longer does."""
+
+    async def unknown_nodes(self, cluster: str, nodes: Sequence[str]) -> list[str]:
+        """Those of the nodes that no agent of the cluster has ever reported."""
+
+    async def keep_drain_plan(
+        self, plan: str, cluster: str, made_at_ms: Ms, revisions: tuple[int, int], orders: list[str], attempts: list[str]
+    ) -> None:
+        """Keep the orders of a drain for ever, and mark who leaves."""
+
+
+class Writer(Protocol):
+    """Runs commands one after another and between batches, each in a transaction of its own, and says what they decided."""
+
+    async def exclusively(self, work: Callable[[Transaction], Awaitable[tuple[T, Outcome]]]) -> T:
+        """Do the work in a transaction; its drafts go into the same transaction's outbox."""

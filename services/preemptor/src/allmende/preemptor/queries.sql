@@ -89,12 +89,12 @@ WITH old AS (
 DELETE FROM claim USING old WHERE claim.cluster = old.cluster AND claim.claim = old.claim;
 
 -- name: report_nodes
-INSERT INTO node (cluster, node, at_ms, seq, healthy_gpus, gpu_model, heard_at)
-SELECT cluster, node, at_ms, seq, healthy_gpus, gpu_model, clock_timestamp() - age_ms * interval '1 millisecond'
-FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::int[], $6::text[], $7::bigint[])
-    AS come (cluster, node, at_ms, seq, healthy_gpus, gpu_model, age_ms)
+INSERT INTO node (cluster, node, at_ms, seq, healthy_gpus, gpu_model, cordon, heard_at)
+SELECT cluster, node, at_ms, seq, healthy_gpus, gpu_model, cordon, clock_timestamp() - age_ms * interval '1 millisecond'
+FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::int[], $6::text[], $7::text[], $8::bigint[])
+    AS come (cluster, node, at_ms, seq, healthy_gpus, gpu_model, cordon, age_ms)
 ON CONFLICT (cluster, node) DO UPDATE SET at_ms = excluded.at_ms, seq = excluded.seq, healthy_gpus = excluded.healthy_gpus,
-    gpu_model = excluded.gpu_model, heard_at = greatest(node.heard_at, excluded.heard_at)
+    gpu_model = excluded.gpu_model, cordon = excluded.cordon, heard_at = greatest(node.heard_at, excluded.heard_at)
 WHERE (node.at_ms, node.seq) < (excluded.at_ms, excluded.seq);
 
 -- name: hear_nodes
@@ -184,8 +184,10 @@ SELECT
     (SELECT count(*) FROM node WHERE cluster = $1)::int AS nodes;
 
 -- name: nodes
-SELECT node, healthy_gpus, gpu_model, heard_at > clock_timestamp() - $2::bigint * interval '1 millisecond' AS heard
-FROM node WHERE cluster = $1 ORDER BY node;
+-- `cordoned`: what was said of it last, whether that has begun or not. Nothing is planned on a node that is about to be taken away.
+SELECT node, healthy_gpus, gpu_model, heard_at > clock_timestamp() - $2::bigint * interval '1 millisecond' AS heard,
+    drain.terms IS NOT NULL AS cordoned
+FROM node LEFT JOIN drain USING (cluster, node) WHERE cluster = $1 ORDER BY node;
 
 -- name: attempts
 -- Three queries and a join in memory: without fresh statistics a join of the three took half a second for 1,000 attempts.
@@ -229,3 +231,64 @@ DELETE FROM timer WHERE (cluster, attempt) IN (
 
 -- name: next_due
 SELECT min(due_at_ms) FROM timer;
+
+-- name: clusters_with_cordons
+SELECT cluster FROM cordon UNION SELECT cluster FROM drain WHERE terms IS NOT NULL;
+
+-- name: drains
+SELECT wanted.node, operator.terms AS operator, agent.terms AS agent, coalesce(said, 'returned') AS said, drain.terms AS terms,
+    coalesce(terms_revision, 0) AS terms_revision, coalesce(revision, 0) AS revision, closed_revision, closed_grant_seq
+FROM (
+    SELECT node FROM cordon WHERE cluster = $1
+    UNION SELECT node FROM drain WHERE cluster = $1 AND terms IS NOT NULL
+    UNION SELECT unnest($2::text[])
+) AS wanted
+LEFT JOIN cordon AS operator ON operator.cluster = $1 AND operator.node = wanted.node AND operator.source = 'operator'
+LEFT JOIN cordon AS agent ON agent.cluster = $1 AND agent.node = wanted.node AND agent.source = 'agent'
+LEFT JOIN drain ON drain.cluster = $1 AND drain.node = wanted.node
+WHERE $2::text[] IS NULL OR wanted.node = ANY($2::text[])
+ORDER BY wanted.node;
+
+-- name: occupants
+SELECT attempt, job, budget, replicas, gpus_per_replica, priority, started_at_ms, protected_until_ms, leaving_plan
+FROM attempt
+WHERE cluster = $1 AND grant_seq IS NOT NULL AND ended_at_ms IS NULL
+    AND attempt IN (SELECT attempt FROM held WHERE cluster = $1 AND node = ANY($2::text[]) AND gpus > freed)
+ORDER BY attempt;
+
+-- name: held_by
+SELECT attempt, array_agg(node ORDER BY node) AS nodes, array_agg(gpus - freed ORDER BY node) AS gpus
+FROM held WHERE cluster = $1 AND attempt = ANY($2::text[]) AND gpus > freed GROUP BY attempt;
+
+-- name: put_cordon
+INSERT INTO cordon (cluster, node, source, terms) VALUES ($1, $2, $3, $4)
+ON CONFLICT (cluster, node, source) DO UPDATE SET terms = excluded.terms;
+
+-- name: drop_cordon
+DELETE FROM cordon WHERE cluster = $1 AND node = $2 AND source = $3;
+
+-- name: say_of_node
+INSERT INTO drain (cluster, node, said, terms, terms_revision, revision)
+VALUES ($1, $2, $3, $4, CASE WHEN $3 = 'cordoned' THEN 1 ELSE 0 END, 1)
+ON CONFLICT (cluster, node) DO UPDATE SET said = excluded.said, terms = excluded.terms, revision = drain.revision + 1,
+    terms_revision = CASE WHEN excluded.said = 'cordoned' THEN drain.revision + 1 ELSE drain.terms_revision END;
+
+-- name: close_nodes
+UPDATE drain SET closed_revision = come.revision, closed_grant_seq = come.grant_seq
+FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[]) AS come (cluster, node, revision, grant_seq)
+WHERE drain.cluster = come.cluster AND drain.node = come.node
+    AND (drain.closed_revision IS NULL OR drain.closed_revision < come.revision);
+
+-- name: unknown_nodes
+SELECT name FROM unnest($2::text[]) AS name WHERE NOT EXISTS (SELECT FROM node WHERE cluster = $1 AND node = name) ORDER BY name;
+
+-- name: agents_cordons
+-- What the newest reports of these nodes want, beside what is kept; nodes of which neither says anything are left out.
+SELECT node.cluster, node.node, node.cordon, node.at_ms, cordon.terms
+FROM unnest($1::text[], $2::text[]) AS come (cluster, node) JOIN node USING (cluster, node)
+LEFT JOIN cordon ON cordon.cluster = node.cluster AND cordon.node = node.node AND cordon.source = 'agent'
+WHERE node.cordon IS NOT NULL OR cordon.terms IS NOT NULL;
+
+-- name: add_drain_plan
+INSERT INTO plan (plan, cluster, claim, made_at_ms, tree_revision, usage_revision, answer, orders)
+VALUES ($1, $2, NULL, $3, $4, $5, '', $6);

@@ -7,13 +7,17 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import asyncpg
+import msgspec
 
 from allmende.chassis.db import Connection, load_queries
 from allmende.preemptor.model import (
     Attempt,
     Claim,
     ClaimRow,
+    Closed,
+    Cordon,
     Counted,
+    Drain,
     Expired,
     Facts,
     Granted,
@@ -23,11 +27,15 @@ from allmende.preemptor.model import (
     Planned,
     Progress,
     Waiting,
+    Word,
 )
+from allmende.preemptor.rules.draining import RETURNED, agents_wish
 from allmende.proto.standing import Standing
 from allmende.proto.units import DAY_MS, Ms
 
 _SQL = load_queries(__package__)
+_encode = msgspec.json.Encoder().encode
+_cordon = msgspec.json.Decoder(Cordon)
 # `reserved_nodes` has no column: no message sets it yet.
 _CLAIM_COLUMNS = tuple(name for name in Claim._fields if name != "reserved_nodes")
 # As long as the streams keep messages: what is forgotten here cannot be said again from there.
@@ -78,6 +86,14 @@ class Store:
         rows = [(*row[:-1], max(0, now_ms - row.sent_at_ms) // rate) for row in heard.nodes.values()]
         await self._write("report_nodes", rows)
         await self._write("hear_nodes", [(*key, max(0, now_ms - sent) // rate) for key, sent in heard.signs.items()])
+        await self._write("close_nodes", [(*key, *closed) for key, closed in heard.closed.items()])
+        if rows:
+            wishes = await self._connection.fetch(_SQL["agents_cordons"], *_columns(sorted(heard.nodes)))
+            for row in wishes:
+                had = _cordon_of(row["terms"])
+                wish = agents_wish(row["cluster"], row["cordon"], row["at_ms"], had)
+                if wish != had:
+                    await self.put_cordon(row["cluster"], row["node"], "agent", wish)
 
     async def add_tree(self, heard: Heard) -> None:
         """Write what a batch says about the tree; nothing of it is in force yet."""
@@ -165,6 +181,45 @@ class Store:
         due: Ms | None = await self._connection.fetchval(_SQL["next_due"])
         return due
 
+    async def clusters_with_cordons(self) -> set[str]:
+        """Clusters where somebody wants a node cordoned, or where a node's return was not said yet."""
+        return {row["cluster"] for row in await self._connection.fetch(_SQL["clusters_with_cordons"])}
+
+    async def drains(self, cluster: str, nodes: Collection[str] | None = None) -> list[Drain]:
+        """Where nodes stand, by name: the named ones; None: all that are wanted cordoned, or whose return was not said."""
+        rows = await self._connection.fetch(_SQL["drains"], cluster, None if nodes is None else list(nodes))
+        return [_drain(row) for row in rows]
+
+    async def occupants(self, cluster: str, nodes: Sequence[str]) -> list[Attempt]:
+        """Attempts that hold GPUs on these nodes, with all that they hold anywhere."""
+        rows = await self._connection.fetch(_SQL["occupants"], cluster, list(nodes))
+        held = await self._connection.fetch(_SQL["held_by"], cluster, [row["attempt"] for row in rows])
+        by_attempt = {row["attempt"]: tuple(zip(row["nodes"], row["gpus"], strict=True)) for row in held}
+        return [_attempt(row, by_attempt.get(row["attempt"], ()), ()) for row in rows]
+
+    async def said(self, cluster: str, drain: Drain, word: Word) -> None:
+        """A word goes out: the node's next revision."""
+        terms = None if word.kind == RETURNED else _encode(word.terms).decode()
+        await self._connection.execute(_SQL["say_of_node"], cluster, drain.node, word.kind, terms)
+
+    async def put_cordon(self, cluster: str, node: str, source: str, cordon: Cordon | None) -> None:
+        """Who wants the node cordoned, and how; None: he no longer does."""
+        if cordon is None:
+            await self._connection.execute(_SQL["drop_cordon"], cluster, node, source)
+        else:
+            await self._connection.execute(_SQL["put_cordon"], cluster, node, source, _encode(cordon).decode())
+
+    async def unknown_nodes(self, cluster: str, nodes: Sequence[str]) -> list[str]:
+        """Those of the nodes that no agent of the cluster has ever reported."""
+        return [row["name"] for row in await self._connection.fetch(_SQL["unknown_nodes"], cluster, list(nodes))]
+
+    async def keep_drain_plan(
+        self, plan: str, cluster: str, made_at_ms: Ms, revisions: tuple[int, int], orders: list[str], attempts: list[str]
+    ) -> None:
+        """Keep the orders of a drain for ever, and mark who leaves."""
+        await self._connection.execute(_SQL["add_drain_plan"], plan, cluster, made_at_ms, *revisions, orders)
+        await self._connection.execute(_SQL["send_away"], cluster, attempts, plan)
+
 
 def _claim_row(row: ClaimRow) -> tuple[Any, ...]:
     # A column of lists does not travel beside others, so the names go as one text.
@@ -184,4 +239,22 @@ def _attempt(row: asyncpg.Record, held: tuple[NodeGpus, ...], saved_at_ms: tuple
         protected_until_ms=row["protected_until_ms"],
         saved_at_ms=saved_at_ms,
         leaving=row["leaving_plan"] is not None,
+    )
+
+
+def _cordon_of(terms: str | None) -> Cordon | None:
+    return None if terms is None else _cordon.decode(terms)
+
+
+def _drain(row: asyncpg.Record) -> Drain:
+    closed = None if row["closed_revision"] is None else Closed(row["closed_revision"], row["closed_grant_seq"])
+    return Drain(
+        node=row["node"],
+        operator=_cordon_of(row["operator"]),
+        agent=_cordon_of(row["agent"]),
+        said=row["said"],
+        terms=_cordon_of(row["terms"]),
+        terms_revision=row["terms_revision"],
+        revision=row["revision"],
+        closed=closed,
     )

@@ -11,17 +11,24 @@ from allmende.preemptor.model import (
     Attempt,
     Claim,
     ClaimRow,
+    Closed,
+    Cordon,
     Decision,
+    Drain,
     Expired,
     GrantRow,
     Heard,
     NodeRow,
+    OrderedOut,
     Planned,
+    Policy,
     ProtectionRow,
     Snapshot,
     StandingRow,
     Victim,
+    Word,
 )
+from allmende.preemptor.rules import draining
 from allmende.proto import admission, agent, budget, ledger, preemptor
 from allmende.proto.envelope import MAX_MESSAGE_BYTES, Envelope
 from allmende.proto.message import Message
@@ -57,6 +64,9 @@ def hear(messages: Iterable[tuple[Envelope[Message], int]]) -> Heard:
             case admission.AttemptProtected():
                 row = ProtectionRow(body.cluster, body.attempt, body.job, body.budget, body.started_at_ms, body.protected_until_ms)
                 heard.protected.setdefault((body.cluster, body.attempt), row)
+            case admission.NodeClosed():
+                closed = Closed(body.revision, body.newest_grant_seq)
+                heard.closed[body.cluster, body.node] = max(closed, heard.closed.get((body.cluster, body.node), closed))
             case admission.ClaimRaised():
                 _claim(heard, body, stream_seq, envelope.id)
             case admission.ClaimWithdrawn():
@@ -82,7 +92,7 @@ def _tick(heard: Heard, body: agent.UsageTick, sent_at_ms: Ms) -> None:
 
 def _node(heard: Heard, body: agent.NodeReported, sent_at_ms: Ms) -> None:
     key = (body.cluster, body.node)
-    row = NodeRow(body.cluster, body.node, body.at_ms, body.seq, body.healthy_gpus, body.gpu_model, sent_at_ms)
+    row = NodeRow(body.cluster, body.node, body.at_ms, body.seq, body.healthy_gpus, body.gpu_model, body.cordon, sent_at_ms)
     before = heard.nodes.get(key)
     if before is None or (before.at_ms, before.seq) < (row.at_ms, row.seq):
         heard.nodes[key] = row
@@ -209,6 +219,117 @@ def expired(slice_: Expired) -> preemptor.SliceExpired:
     """The word that a slice has passed."""
     return preemptor.SliceExpired(
         cluster=slice_.cluster, attempt=slice_.attempt, job=slice_.job, budget=slice_.budget, expired_at_ms=slice_.due_at_ms
+    )
+
+
+def cordon_of(caller: str, request: preemptor.CordonNodes, now_ms: Ms) -> Cordon:
+    """An operator's wish as a value."""
+    return Cordon(
+        by=caller,
+        reason=request.reason,
+        drain=request.drain,
+        from_ms=now_ms if request.from_ms is None else request.from_ms,
+        until_ms=request.until_ms,
+        deadline_ms=request.deadline_ms,
+    )
+
+
+def node_word(cluster: str, drain: Drain, word: Word, now_ms: Ms) -> Message:
+    """What is said of a node, as its next revision."""
+    terms, revision = word.terms, drain.revision + 1
+    if word.kind == draining.RETURNED:
+        return preemptor.NodeReturned(
+            cluster=cluster, node=drain.node, revision=revision, by=terms.by, reason=terms.reason, returned_at_ms=now_ms
+        )
+    if word.kind == draining.DRAINED:
+        return preemptor.NodeDrained(
+            cluster=cluster,
+            node=drain.node,
+            revision=revision,
+            by=terms.by,
+            reason=terms.reason,
+            cordoned_at_ms=terms.from_ms,
+            drained_at_ms=now_ms,
+        )
+    return preemptor.NodeCordoned(
+        cluster=cluster,
+        node=drain.node,
+        revision=revision,
+        by=terms.by,
+        reason=terms.reason,
+        drain=terms.drain,
+        from_ms=terms.from_ms,
+        until_ms=terms.until_ms,
+        deadline_ms=terms.deadline_ms,
+    )
+
+
+def ordered_out(cluster: str, it: OrderedOut, plan: str, now_ms: Ms, revisions: tuple[int, int]) -> preemptor.EvictionOrdered:
+    """The order to leave a drained node. `revisions`: of tree and usage, as far as they were heard."""
+    return preemptor.EvictionOrdered(
+        cluster=cluster,
+        attempt=it.attempt.attempt,
+        job=it.attempt.job,
+        plan=plan,
+        ordered_at_ms=now_ms,
+        protected_until_ms=None if it.attempt.budget is None else it.attempt.protected_until_ms,
+        grace_ms=it.grace_ms,
+        rule=draining.DRAIN,
+        sentence=it.sentence,
+        tree_revision=revisions[0],
+        usage_revision=revisions[1],
+    )
+
+
+# Of one node; the others are counted.
+OCCUPANTS_SHOWN = 16
+
+
+def drain_page(
+    cluster: str, drains: Sequence[Drain], attempts: Sequence[Attempt], policy: Policy, now_ms: Ms
+) -> preemptor.DrainPage:
+    """Where nodes stand. Those that nobody wants cordoned are left out."""
+    nodes = []
+    for drain in drains:
+        terms = draining.terms_of(drain, now_ms)
+        if terms is not None:
+            here = [each for each in attempts if any(name == drain.node and gpus for name, gpus in each.held)]
+            nodes.append(_node_drain(drain, terms, here, policy, now_ms))
+    return preemptor.DrainPage(cluster=cluster, as_of_ms=now_ms, nodes=tuple(nodes))
+
+
+def _node_drain(drain: Drain, terms: Cordon, here: Sequence[Attempt], policy: Policy, now_ms: Ms) -> preemptor.NodeDrain:
+    occupants = [_occupant(drain.node, each, terms, policy, now_ms) for each in here]
+    last = [each.leaves_by_ms for each in occupants]
+    known = [each for each in last if each is not None]
+    empty_by_ms = max(known, default=max(now_ms, terms.from_ms)) if terms.drain and len(known) == len(last) else None
+    return preemptor.NodeDrain(
+        node=drain.node,
+        state=draining.state_of(drain, terms, now_ms),
+        by=terms.by,
+        reason=terms.reason,
+        drain=terms.drain,
+        from_ms=terms.from_ms,
+        until_ms=terms.until_ms,
+        deadline_ms=terms.deadline_ms,
+        agent_reason=None if drain.agent is None else drain.agent.reason,
+        empty_by_ms=empty_by_ms,
+        occupants=tuple(occupants[:OCCUPANTS_SHOWN]),
+        more_occupants=max(0, len(occupants) - OCCUPANTS_SHOWN),
+    )
+
+
+def _occupant(node: str, attempt: Attempt, terms: Cordon, policy: Policy, now_ms: Ms) -> preemptor.Occupant:
+    leaves_by_ms = draining.leaves_by_ms(attempt, terms, policy, now_ms) if terms.drain else None
+    late = terms.deadline_ms is not None and (leaves_by_ms is None or leaves_by_ms > terms.deadline_ms)
+    return preemptor.Occupant(
+        attempt=attempt.attempt,
+        job=attempt.job,
+        budget=attempt.budget,
+        gpus=sum(gpus for name, gpus in attempt.held if name == node),
+        state=draining.stage_of(attempt, now_ms),
+        leaves_by_ms=leaves_by_ms,
+        late=late,
     )
 
 

@@ -193,6 +193,7 @@ class Attempts:
             healthy_gpus=state.healthy_gpus,
             gpu_model=state.gpu_model,
             reason=state.reason,
+            cordon=state.cordon,
         )
         return Say(body, at_ms)
 

@@ -14,13 +14,17 @@ How = Literal["finished", "failed", "signalled", "node_lost"]
 
 
 class NodeState(NamedTuple):
-    """The GPUs of one node. A node that is down has 0 healthy GPUs; `reason` is a sentence for the operator."""
+    """The GPUs of one node. A node that is down has 0 healthy GPUs; `reason` is a sentence for the operator.
+
+    `cordon`: why the node should be drained, as long as that is so: it is not well, but what runs there may end its slice.
+    """
 
     node: str
     installed_gpus: int
     healthy_gpus: int
     gpu_model: str | None = None
     reason: str = ""
+    cordon: str | None = None
 
 
 class Cause(NamedTuple):

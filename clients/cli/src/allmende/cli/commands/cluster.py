@@ -1,4 +1,4 @@
-"""`allmende nodes` and `allmende standings`: what there is, and who had how much of it."""
+"""`allmende standings`: who had how much of a cluster."""
 
 from typing import Annotated
 
@@ -10,62 +10,10 @@ from allmende.cli import render, session
 from allmende.cli.errors import CommandFailed, Exit
 from allmende.cli.session import JsonOption, LabOption, Session, WatchOption
 from allmende.proto import subjects
-from allmende.proto.admission import NodesPage, NodesQuery, NodeView
 from allmende.proto.ledger import StandingsQuery, StandingsReply, UsageStanding
 from allmende.proto.standing import Standing
-from allmende.proto.units import Ms
 
 ClusterOption = Annotated[str | None, session.name_option("Which cluster.", "CLUSTER")]
-
-
-def nodes(cluster: ClusterOption = None, lab: LabOption = None, as_json: JsonOption = False, watch: WatchOption = False) -> None:
-    """List the nodes with what is held, free and silent."""
-
-    async def work() -> None:
-        async with session.opened(lab) as opened:
-            opened.check_cluster(cluster)
-
-            async def fetch() -> tuple[Struct, RenderableType]:
-                views = await _all_nodes(opened, cluster)
-                return NodesPage(nodes=views), _nodes_table(views, opened.now_ms())
-
-            await session.repeatedly(fetch, as_json, watch)
-
-    session.run(work())
-
-
-async def _all_nodes(opened: Session, cluster: str | None) -> tuple[NodeView, ...]:
-    views: list[NodeView] = []
-    after: tuple[str, str] | None = None
-    while True:
-        page = await opened.ask(subjects.NODES, NodesQuery(cluster=cluster, after=after), NodesPage)
-        views += page.nodes
-        after = page.next_after
-        if after is None:
-            return tuple(views)
-
-
-def _nodes_table(views: tuple[NodeView, ...], now_ms: Ms) -> RenderableType:
-    healthy, held = sum(view.healthy_gpus for view in views), sum(view.held_gpus for view in views)
-    title = f"{render.count(len(views), 'node')}, {render.count(healthy, 'healthy GPU')}, {held} held"
-    columns = ("CLUSTER", "NODE", "MODEL?", "INSTALLED#", "HEALTHY#", "HELD#", "FREE#", "EARMARKED#?", "ATTEMPTS#?", "SEEN")
-    rows = (
-        (
-            view.cluster,
-            view.node,
-            view.gpu_model or "-",
-            str(view.installed_gpus),
-            str(view.healthy_gpus),
-            str(view.held_gpus),
-            # A node that is down holds nothing that could be given to somebody.
-            str(max(0, view.healthy_gpus - view.held_gpus)),
-            str(view.earmarked_gpus),
-            str(view.attempts),
-            f"silent since {render.ago(view.silent_since_ms, now_ms)}" if view.silent_since_ms else "now",
-        )
-        for view in views
-    )
-    return render.table(title, columns, rows)
 
 
 def standings(

@@ -12,7 +12,7 @@ from allmende.admission.model.books import Books, Timer
 from allmende.admission.model.facts import NOTHING, Change, Claimed, Ended, Fact, Granted, Protected, Queued, Refused
 from allmende.admission.model.values import Decided, Job, Reason, Terms
 from allmende.admission.ports import Store, Term
-from allmende.admission.rules import explaining, life, vetting
+from allmende.admission.rules import cordons, explaining, life, vetting
 from allmende.admission.rules.passing import Outlook, decide, may_pass, not_ready
 from allmende.chassis import trace
 from allmende.chassis.db import Transaction
@@ -179,6 +179,9 @@ class Desk:
             self.want((about,))
         elif kind == "reserved" and about in books.jobs:
             self.want(books.jobs[about].clusters or books.cluster_names())
+        elif kind == "cordon":
+            cluster, _, node = about.partition("/")
+            self.apply(cordons.begun(books, cluster, node, now_ms))
         elif kind == "settle":
             self.judge_again()
 

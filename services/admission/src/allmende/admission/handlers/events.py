@@ -10,7 +10,7 @@ from allmende.admission.model.books import Books
 from allmende.admission.model.facts import Change
 from allmende.admission.model.values import Reason
 from allmende.admission.ports import Store
-from allmende.admission.rules import life, trees
+from allmende.admission.rules import cordons, life, trees
 from allmende.chassis.db import Transaction
 from allmende.chassis.log import get_logger
 from allmende.chassis.outbox import draft
@@ -20,7 +20,7 @@ from allmende.proto.admission import JobRefused
 from allmende.proto.agent import AttemptEnded, AttemptStarted, GpuFreed, NodeReported, UsageTick
 from allmende.proto.budget import BudgetChanged, RevisionComplete
 from allmende.proto.ledger import UsageStanding
-from allmende.proto.preemptor import ClaimAnswered, EvictionOrdered, SliceExpired
+from allmende.proto.preemptor import ClaimAnswered, EvictionOrdered, NodeCordoned, NodeReturned, SliceExpired
 from allmende.proto.units import Ms
 from allmende.proto.user import JobSubmitted
 
@@ -86,6 +86,9 @@ class Hearing:
             case RevisionComplete():
                 trees.heard_revision(books, wire.known_revision(body))
                 self._tree(books)
+            case NodeCordoned() | NodeReturned():
+                self._desk.apply(cordons.heard(books, wire.cordon(body), self._clock.now_ms()), event.envelope.id)
+                self._desk.want((body.cluster,))
             case ClaimAnswered():
                 self._answered(books, body, event.envelope.id)
             case SliceExpired():

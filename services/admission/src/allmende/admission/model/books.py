@@ -18,6 +18,7 @@ from allmende.admission.model.values import (
     Attempt,
     Claim,
     Cluster,
+    Cordon,
     Counted,
     Decided,
     Job,
@@ -32,7 +33,7 @@ from allmende.admission.model.values import (
 )
 from allmende.proto.units import LARGEST_AMOUNT, MINUTE_MS, Ms
 
-TimerKind: TypeAlias = Literal["start", "runtime", "answer", "claim", "claims", "job", "settle", "reserved"]
+TimerKind: TypeAlias = Literal["start", "runtime", "answer", "claim", "claims", "job", "settle", "reserved", "cordon"]
 Timer: TypeAlias = tuple[Ms, TimerKind, str]
 Turn: TypeAlias = tuple[Ms, str]
 """(submitted_at_ms, job): the order inside a group."""
@@ -96,6 +97,7 @@ class Dirty(NamedTuple):
     attempts: tuple[Attempt, ...]
     claims: tuple[Claim, ...]
     nodes: tuple[Node, ...]
+    cordons: tuple[Cordon, ...]
     clusters: tuple[Cluster, ...]
     counted: tuple[Counted, ...]
     known: tuple[KnownBudget, ...]
@@ -113,6 +115,8 @@ class Books:
         self.attempts: dict[str, Attempt] = {}
         self.claims: dict[str, Claim] = {}
         self.nodes: dict[NodeKey, Node] = {}
+        self.cordons: dict[str, dict[str, Cordon]] = defaultdict(dict)
+        """The newest word about the cordon of each node, by cluster; a node may be cordoned before it has reported."""
         self.clusters: dict[str, Cluster] = {}
         self.counted: dict[str, dict[str, Counted]] = {}
         self.known: dict[str, KnownBudget] = {}
@@ -201,6 +205,9 @@ class Books:
         for node in change.nodes:
             self._put_node(node)
             self._nodes[node.key] = node
+        for cordon in change.cordons:
+            self._put_cordon(cordon)
+            self._cordons[cordon.key] = cordon
         for attempt in change.attempts:
             if attempt.state == "starting" and attempt.grant_seq > self.cluster(attempt.cluster).grant_seq:
                 self._put_cluster(replace(self.cluster(attempt.cluster), grant_seq=attempt.grant_seq))
@@ -247,6 +254,7 @@ class Books:
             attempts=tuple(self._attempts.values()),
             claims=tuple(self._claims.values()),
             nodes=tuple(self._nodes.values()),
+            cordons=tuple(self._cordons.values()),
             clusters=tuple(self._clusters.values()),
             counted=tuple(self._counted.values()),
             known=tuple(self._known.values()),
@@ -266,12 +274,15 @@ class Books:
         nodes: Iterable[Node],
         clusters: Iterable[Cluster],
         counted: Iterable[Counted],
+        cordons: Iterable[Cordon] = (),
     ) -> None:
         """Fill fresh books from rows: jobs, attempts and claims that have not ended."""
         for cluster in clusters:
             self.clusters[cluster.cluster] = cluster
         for node in nodes:
             self._put_node(node)
+        for cordon in cordons:
+            self._put_cordon(cordon)
         for each in counted:
             self.counted.setdefault(each.cluster, {})[each.budget] = each
         for attempt in attempts:
@@ -304,6 +315,7 @@ class Books:
         self._attempts: dict[str, Attempt] = {}
         self._claims: dict[str, Claim] = {}
         self._nodes: dict[NodeKey, Node] = {}
+        self._cordons: dict[NodeKey, Cordon] = {}
         self._clusters: dict[str, Cluster] = {}
         self._counted: dict[tuple[str, str], Counted] = {}
         self._known: dict[str, KnownBudget] = {}
@@ -315,6 +327,11 @@ class Books:
     def _put_node(self, node: Node) -> None:
         self.nodes[node.key] = node
         self.rooms[node.cluster].report(node.node, node.gpu_model, node.healthy, node.last_seen_ms)
+
+    def _put_cordon(self, cordon: Cordon) -> None:
+        self.cordons[cordon.cluster][cordon.node] = cordon
+        if cordon.from_ms is not None and not cordon.confirmed:
+            heapq.heappush(self.timers, (cordon.from_ms, "cordon", f"{cordon.cluster}/{cordon.node}"))
 
     def _put_cluster(self, cluster: Cluster) -> None:
         self.clusters[cluster.cluster] = cluster

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import Literal, NamedTuple, TypeAlias
 
-from allmende.admission.model.values import Attempt, Claim, Decided, Job, Node, Reason, StopReason
+from allmende.admission.model.values import Attempt, Claim, Cordon, Decided, Job, Node, Reason, StopReason
 
 
 class Queued(NamedTuple):
@@ -69,7 +69,14 @@ class Withdrawn(NamedTuple):
     reason: Literal["started", "cancelled", "timed_out", "refused", "elsewhere"]
 
 
-Fact: TypeAlias = Queued | Refused | Granted | Protected | StopOrdered | Ended | Claimed | Withdrawn
+class Closed(NamedTuple):
+    """Nothing more is granted on a cordoned node; all that ever was is up to this grant of its cluster."""
+
+    cordon: Cordon
+    newest_grant_seq: int
+
+
+Fact: TypeAlias = Closed | Queued | Refused | Granted | Protected | StopOrdered | Ended | Claimed | Withdrawn
 
 
 class Change(NamedTuple):
@@ -79,6 +86,7 @@ class Change(NamedTuple):
     attempts: tuple[Attempt, ...] = ()
     claims: tuple[Claim, ...] = ()
     nodes: tuple[Node, ...] = ()
+    cordons: tuple[Cordon, ...] = ()
     facts: tuple[Fact, ...] = ()
     decisions: tuple[Decided, ...] = ()
     stirred: tuple[str, ...] = ()

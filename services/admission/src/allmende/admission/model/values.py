@@ -173,6 +173,26 @@ class Attempt(Struct, frozen=True, kw_only=True):
         return self.budget is None or (self.protected_until_ms is not None and self.protected_until_ms <= now_ms)
 
 
+class Cordon(Struct, frozen=True, kw_only=True):
+    """The newest word about a node's cordon. `from_ms`: from then on nothing new is granted there; None: it takes work again.
+
+    `confirmed`: `node.closed` has been said of it, so that others may rely on it.
+    """
+
+    cluster: str
+    node: str
+    revision: int
+    from_ms: Ms | None
+    by: str = ""
+    reason: str = ""
+    confirmed: bool = False
+
+    @property
+    def key(self) -> NodeKey:
+        """(cluster, node)."""
+        return self.cluster, self.node
+
+
 class Node(Struct, frozen=True, kw_only=True):
     """One node as its agent reported it last. `last_seen_ms`: any sign of life."""
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from allmende.admission.model.books import Books
 from allmende.admission.model.values import Decided, Job, Reason, Terms
+from allmende.admission.rules.cordons import closed_now
 from allmende.admission.rules.line import AllocatedLine, Next, UnallocatedLine, in_order
 from allmende.admission.rules.passing import Outlook, not_ready
 from allmende.admission.rules.vetting import vet
@@ -61,11 +62,11 @@ def blockers(job: Job, books: Books, outlooks: Mapping[str, Outlook], now_ms: Ms
         found.append(Reason("claim_open", f"room was asked for on {claim.cluster}: {how}"))
     clusters = [name for name in outlooks if not job.clusters or name in job.clusters]
     for cluster in sorted(clusters)[:CLUSTERS_SHOWN]:
-        found.extend(_on_cluster(job, leaf, outlooks[cluster], books))
+        found.extend(_on_cluster(job, leaf, outlooks[cluster], books, now_ms))
     return tuple(found[:20])
 
 
-def _on_cluster(job: Job, leaf: str | None, outlook: Outlook, books: Books) -> list[Reason]:
+def _on_cluster(job: Job, leaf: str | None, outlook: Outlook, books: Books, now_ms: Ms) -> list[Reason]:
     found: list[Reason] = []
     standings = outlook.standings
     if job.shape in outlook.missed:
@@ -75,6 +76,7 @@ def _on_cluster(job: Job, leaf: str | None, outlook: Outlook, books: Books) -> l
             f"{fit} replica{'' if fit == 1 else 's'} of that size"
         )
         found.append(Reason("no_room", sentence))
+        found.extend(_cordoned(outlook.cluster, books, now_ms))
     if leaf is None:
         return found
     if not standings.knows(leaf):
@@ -100,6 +102,17 @@ def _on_cluster(job: Job, leaf: str | None, outlook: Outlook, books: Books) -> l
         sentence = f"{whose} before {where}: {nearest}"
         found.append(Reason("outranked", sentence))
     return found
+
+
+def _cordoned(cluster: str, books: Books, now_ms: Ms) -> list[Reason]:
+    closed = sorted(closed_now(books.cordons.get(cluster, {}), now_ms))
+    if not closed:
+        return []
+    gpus = sum(node.healthy for name in closed if (node := books.nodes.get((cluster, name))) is not None)
+    first = books.cordons[cluster][closed[0]]
+    nodes = "1 node" if len(closed) == 1 else f"{len(closed)} nodes"
+    sentence = f"{nodes} of {cluster} with {gpus} GPUs take nothing new: {first.node} is cordoned by {first.by} ({first.reason})"
+    return [Reason("nodes_cordoned", sentence if len(closed) == 1 else f"{sentence}, and others")]
 
 
 def queue(books: Books, outlooks: Mapping[str, Outlook], cluster: str | None) -> list[Waiting]:

@@ -239,10 +239,10 @@ def cancel(books: Books, job: Job, now_ms: Ms) -> Change:
 
 
 class Order(NamedTuple):
-    """The preemptor's order to evict an attempt: for whom, and the numbers that made it lawful (contract §9)."""
+    """The preemptor's order to evict an attempt: for whom (None: its node is drained), and what made it lawful (contract §9)."""
 
     plan: str
-    claimant_job: str
+    claimant_job: str | None
     at_ms: Ms
     grace_ms: Ms
     sentence: str
@@ -257,11 +257,12 @@ def ordered(books: Books, name: str, order: Order) -> Change:
     if attempt is None or attempt.plan is not None:
         return NOTHING
     notice = format_duration(order.grace_ms)
+    whom = "" if order.claimant_job is None else f" for job {order.claimant_job}"
     decided = Decided(
         job=attempt.job,
         at_ms=order.at_ms,
         kind="evicted",
-        sentence=f"told to leave within {notice} for job {order.claimant_job} (plan {order.plan}): {order.sentence}"[:1_000],
+        sentence=f"told to leave within {notice}{whom} (plan {order.plan}): {order.sentence}"[:1_000],
         tree_revision=order.tree_revision,
         usage_revision=order.usage_revision,
         numbers=order.numbers,

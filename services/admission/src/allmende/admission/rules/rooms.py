@@ -1,4 +1,5 @@
-"""Free GPUs, node by node: what is healthy, neither held nor earmarked for somebody else, on nodes that show signs of life.
+"""Free GPUs, node by node: what is healthy, neither held nor earmarked for somebody else, on nodes that show signs of life
+and are not cordoned.
 
 Pure. The placement itself is `proto.placement`, which the preemptor uses too; here is only a cheap test before it.
 """
@@ -8,6 +9,7 @@ from typing import NamedTuple
 from allmende.admission.model.books import Books
 from allmende.admission.model.room import FreeKey, NodeRoom
 from allmende.admission.model.values import Reserved, Shape, Terms
+from allmende.admission.rules.cordons import closed_now, closing
 from allmende.proto.placement import NodeReplicas, Room, place
 from allmende.proto.units import Ms
 
@@ -25,7 +27,11 @@ class Rooms:
     def __init__(self, books: Books, cluster: str, now_ms: Ms, terms: Terms) -> None:
         self._books, self._cluster, self._now_ms, self._terms = books, cluster, now_ms, terms
         self._base = books.rooms[cluster]
+        cordons = books.cordons.get(cluster, {})
+        self._closing = closing(cordons, now_ms)
         self._silent = self._base.silent(now_ms - terms.silent_after_ms, lambda name: _seen_ms(books, cluster, name))
+        # A cordoned node is as one that is not heard of: nothing is placed there, and nothing freed there is anybody's room.
+        self._silent = self._silent | (closed_now(cordons, now_ms) & self._base.nodes.keys())
         self._quick = frozenset(self._base.last_by_name(terms.quick_ppm))
         self._reserved: dict[str, tuple[str, int, Ms]] = {}
         for job, reserved in books.reserved[cluster].items():
@@ -55,21 +61,22 @@ class Rooms:
 
     @property
     def silent(self) -> frozenset[str]:
-        """Nodes without a sign of life."""
+        """Nodes without a sign of life, and those that are cordoned."""
         return frozenset(self._silent)
 
     @property
     def chosen(self) -> bool:
         """True when some free GPUs are for some jobs only, so that a longer slice may fail where a shorter one fits."""
-        return bool(self._quick or self._reserved)
+        return bool(self._quick or self._reserved or self._closing)
 
     def closed_to(self, wish: Wish) -> frozenset[str]:
-        """Nodes on which nothing may be freed for such a job: kept for shorter slices, or gathered for somebody else before it is
-        past its slice."""
+        """Nodes on which nothing may be freed for such a job: kept for shorter slices, or cordoned or gathered for somebody else
+        before it is past its slice."""
         if not wish.slice_ms:
             return frozenset()
         ends_ms = self._now_ms + self._terms.start_timeout_ms + wish.slice_ms
         gathered = {name for name, (job, _gpus, order_ms) in self._reserved.items() if job != wish.job and ends_ms > order_ms}
+        gathered |= {name for name, from_ms in self._closing.items() if ends_ms > from_ms}
         return self._quick.union(gathered) if wish.slice_ms > self._terms.quick_slice_ms else frozenset(gathered)
 
     def place(self, shape: Shape, slice_ends_ms: Ms, wish: Wish) -> tuple[NodeReplicas, ...] | None:
@@ -148,6 +155,8 @@ class Rooms:
         if not wish.slice_ms or not free:
             return free
         if name in self._quick and wish.slice_ms > self._terms.quick_slice_ms:
+            return 0
+        if name in self._closing and self._now_ms + self._terms.start_timeout_ms + wish.slice_ms > self._closing[name]:
             return 0
         reserved = self._reserved.get(name)
         if reserved is None or reserved[0] == wish.job:

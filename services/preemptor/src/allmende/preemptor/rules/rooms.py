@@ -12,13 +12,14 @@ from allmende.proto.placement import Room
 
 
 def usable(snapshot: Snapshot, claim: Claim) -> dict[str, Node]:
-    """Nodes that may take the claimant: heard of lately, with healthy GPUs, of the model it asks for, not avoided by it; of a
-    reservation that has come due, its own."""
+    """Nodes that may take the claimant: heard of lately, not cordoned, with healthy GPUs, of the model it asks for, not avoided by
+    it; of a reservation that has come due, its own."""
     reserved = frozenset(claim.reserved_nodes)
     return {
         node.node: node
         for node in snapshot.nodes
         if node.heard
+        and not node.cordoned
         and node.healthy > 0
         and claim.gpu_model in (None, node.model)
         and node.node not in claim.avoid_nodes

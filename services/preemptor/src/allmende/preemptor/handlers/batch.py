@@ -1,4 +1,4 @@
-"""One batch: learn what is new, say which slices have passed, answer the claims that can be judged. Load, decide, commit, say.
+"""One batch: learn what is new, say which slices have passed, go on with drains, answer the claims that can be judged.
 
 Holds nothing between batches that is not in the database, but the decoded tree, which is known by its digest. Whoever touches a
 cluster holds that cluster's lock until the commit, so that several replicas answer each claim once and on the same facts.
@@ -15,6 +15,7 @@ from allmende.chassis.outbox import draft
 from allmende.chassis.ports import Clock, Draft, Event, Ids
 from allmende.chassis.worker import Outcome
 from allmende.preemptor import wire
+from allmende.preemptor.handlers.drains import Drains, earliest, lock_of
 from allmende.preemptor.model import Claim, Decision, Heard, Infeasible, Planned, Policy, Snapshot
 from allmende.preemptor.ports import Rows
 from allmende.preemptor.rules.judge import assert_lawful, carried_on, judge
@@ -47,8 +48,9 @@ class Preemptor:
         rows: Callable[[Transaction], Rows],
         policy: Policy,
         silent_after_ms: Ms,
+        drains: Drains,
     ) -> None:
-        self._clock, self._ids, self._health = clock, ids, health
+        self._clock, self._ids, self._health, self._drains = clock, ids, health, drains
         self._rows, self._policy, self._silent_after_ms = rows, policy, silent_after_ms
         self._tree: tuple[str, dict[str, Path]] | None = None
         # For health alone: since when, in real seconds, claims wait.
@@ -58,10 +60,10 @@ class Preemptor:
         """Handle a batch; with no events, only timers and claims that waited."""
         heard = wire.hear((event.envelope, event.stream_seq) for event in events)
         store = self._rows(tx)
-        clusters = sorted(heard.clusters | await store.clusters_with_waiting_claims())
+        clusters = sorted(heard.clusters | await store.clusters_with_waiting_claims() | await store.clusters_with_cordons())
         # Always in this order, so that two replicas cannot wait for each other.
         for cluster in clusters:
-            await tx.lock(f"cluster {cluster}")
+            await tx.lock(lock_of(cluster))
         if heard.tree:
             await tx.lock("tree")
             await self._switch_tree(store, heard)
@@ -69,10 +71,15 @@ class Preemptor:
         await store.learn(heard, now_ms, self._clock.rate)
         drafts = await self._expire(store, now_ms)
         waiting: dict[str, str] = {}
+        edges = []
         for cluster in clusters:
+            # Before claims: whoever leaves a node that is drained is room to come for nobody.
+            said, edge_ms = await self._drains.go_on(store, cluster, now_ms)
+            drafts.extend(said)
+            edges.append(edge_ms)
             drafts.extend(await self._answer(store, cluster, now_ms, waiting))
         self._report(waiting)
-        return Outcome(drafts, await store.next_due())
+        return Outcome(drafts, earliest(*edges, await store.next_due()))
 
     def _report(self, waiting: dict[str, str]) -> None:
         """Tell health which claim has waited too long, and for what. Most wait a few milliseconds, for a grant under way."""
