@@ -80,7 +80,7 @@ def test_no_room_is_counted_on_for_a_claim_there() -> None:
     made.loosen(NOW)
     rooms = Rooms(made, CLUSTER, NOW, TERMS)
     assert rooms.silent == {"n001"}
-    assert rooms.free_for_all() == {}
+    assert (rooms.open(), rooms.node("n001")) == ({}, None)
     announced = books(SOON)
     assert Rooms(announced, CLUSTER, NOW, TERMS).closed_to(Wish("x", HOUR_MS)) == {"n001"}
     assert Rooms(announced, CLUSTER, NOW, TERMS).closed_to(Wish("x", 30 * MINUTE_MS)) == frozenset()

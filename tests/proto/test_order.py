@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from allmende.proto.order import DEFAULT_MARGIN_PPM, Path, largest_hold, leaf_key, may_displace
 from allmende.proto.standing import Ratio, Standing
-from allmende.proto.units import PPM_WHOLE
+from allmende.proto.units import LARGEST_AMOUNT, PPM_WHOLE
 
 # Uneven on purpose: leaves on levels 2, 3 and 4.
 PATHS: tuple[Path, ...] = (
@@ -182,7 +182,8 @@ def test_the_largest_hold_is_the_last_one_that_is_allowed(
     standings: Standings, ours: Path, theirs: Path, margin_ppm: int, around: int, anywhere: int
 ) -> None:
     most = largest_hold(ours, theirs, standings, margin_ppm)
-    for hold in (max(0, most + around), anywhere):
+    # No hold is above the largest amount, which also says "any".
+    for hold in (min(max(0, most + around), LARGEST_AMOUNT), anywhere):
         assert may_displace(ours, hold, theirs, standings, margin_ppm).allowed is (hold <= most)
 
 
