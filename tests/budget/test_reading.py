@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allmende.budget.model import Commit, Intent, Tree
-from allmende.budget.rules import load_tree
+from allmende.budget.rules.trees import load_tree
 from allmende.budget.wire import messages
 from allmende.proto.budget import Budget
 from allmende.proto.message import Message

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allmende.budget.model import ChildShares, Commit, Intent, Piece, Rejection, Tree, Unchanged, Verdict
-from allmende.budget.rules import assemble, load_tree, set_shares
+from allmende.budget.rules.trees import assemble, load_tree, set_shares
 from allmende.budget.wire import FAULT_BYTES, messages, page, reply
 from allmende.proto.budget import Budget, BudgetChanged, RevisionComplete
 from allmende.proto.message import Problem

@@ -11,8 +11,8 @@ import pytest
 
 from allmende.budget.app import hear_nothing, load_first_tree, run
 from allmende.budget.config import Settings
-from allmende.budget.handlers import Handlers
-from allmende.budget.store import TreeStore
+from allmende.budget.handlers.trees import Handlers
+from allmende.budget.store.trees import TreeStore
 from allmende.chassis.boot import Chassis
 from allmende.chassis.db import Database, Transaction
 from allmende.chassis.entropy import RandomIds

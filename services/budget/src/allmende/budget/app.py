@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from allmende.budget.config import Settings
-from allmende.budget.handlers import Handlers
+from allmende.budget.handlers.trees import Handlers
 from allmende.budget.model import Rejection
-from allmende.budget.store import TreeStore
+from allmende.budget.store.trees import TreeStore
 from allmende.chassis.boot import Chassis
 from allmende.chassis.db import Transaction
 from allmende.chassis.errors import Misconfigured

@@ -5,9 +5,10 @@ Who may ask what is the NATS server's business: it lets nobody but operators ont
 
 from collections.abc import Sequence
 
-from allmende.budget import rules, wire
+from allmende.budget import wire
 from allmende.budget.model import Commit, Intent, Rejection, Unchanged, Verdict
 from allmende.budget.ports import Store, Writer
+from allmende.budget.rules import trees as rules
 from allmende.chassis.db import Database, Transaction
 from allmende.chassis.log import get_logger
 from allmende.chassis.outbox import draft

@@ -1,0 +1,1 @@
+"""What the budget service keeps in PostgreSQL: the only user of the driver. Decides nothing, keeps nothing in memory."""
