@@ -19,6 +19,7 @@ from allmende.proto.envelope import Envelope
 from allmende.proto.ids import make_id
 from allmende.proto.ledger import ConfirmedCounter, UsageConfirmed, UsageStanding
 from allmende.proto.message import Message, MessageRefused, Problem
+from allmende.proto.policy import DebugLane, Policy, PolicyChanged
 from allmende.proto.preemptor import (
     ClaimAnswered,
     Compared,
@@ -199,6 +200,25 @@ ADMISSION: tuple[Message, ...] = (
     ),
     NodeClosed(cluster="c1", node="c1-n001", revision=7, newest_grant_seq=42),
     ClaimWithdrawn(cluster="c1", claim=CLAIM, job=JOB, reason="timed_out"),
+    PolicyChanged(
+        cluster="c1",
+        revision=4,
+        from_ms=T0,
+        author="olga",
+        reason="grant first, evict from May on",
+        policy=Policy(
+            mode="admit",
+            paused=True,
+            over_budget="unallocated",
+            uncovered="unallocated",
+            backfill="unallocated_only",
+            slice_min_ms=MINUTE_MS,
+            slice_cap_ms=SLICE,
+            gpus_at_once={"vision": 64},
+            sessions_per_user=2,
+            debug_lane=DebugLane(gpus=4, slice_ms=10 * MINUTE_MS, per_user=2),
+        ),
+    ),
 )
 PREEMPTOR: tuple[Message, ...] = (
     ClaimAnswered(

@@ -281,8 +281,20 @@ class Decision(Struct, frozen=True, kw_only=True):
 
     at_ms: Instant
     kind: Literal[
-        "queued", "refused", "granted", "claimed", "planned", "infeasible", "started", "evicted", "requeued", "stopped", "ended"
+        "queued",
+        "refused",
+        "granted",
+        "claimed",
+        "planned",
+        "infeasible",
+        "started",
+        "evicted",
+        "requeued",
+        "stopped",
+        "ended",
+        "would",
     ]
+    """`would`: what mode `observe` would have done."""
     sentence: Text
     tree_revision: Sequence | None = None
     usage_revision: Sequence | None = None

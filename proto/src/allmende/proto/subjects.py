@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from allmende.proto import admission, agent, budget, ledger, preemptor, user
+from allmende.proto import admission, agent, budget, ledger, policy, preemptor, user
 from allmende.proto.envelope import Envelope, Refusal, register
 from allmende.proto.ids import is_name
 from allmende.proto.message import Message, MessageRefused
@@ -105,6 +105,7 @@ SUBJECTS: tuple[Subject, ...] = (
     _row(admission.ClaimRaised, "admission", "cluster claim", "DECISIONS", ("admission",), ("preemptor", *WATCHERS)),
     _row(admission.ClaimWithdrawn, "admission", "cluster claim", "DECISIONS", ("admission",), ("preemptor", *WATCHERS)),
     _row(admission.NodeClosed, "admission", "cluster node", "DECISIONS", ("admission",), ("preemptor", *WATCHERS)),
+    _row(policy.PolicyChanged, "admission", "cluster", "DECISIONS", ("admission",), WATCHERS),
     # Preemptor.
     _row(preemptor.ClaimAnswered, "preemptor", "cluster claim", "DECISIONS", ("preemptor",), ("admission", *WATCHERS)),
     _row(preemptor.EvictionOrdered, "preemptor", "cluster attempt", "DECISIONS", ("preemptor",), ("agent", "admission", *WATCHERS)),
@@ -177,6 +178,11 @@ HISTORY = _ask("admission", "history", admission.HistoryQuery, admission.History
 CANCEL = Request(
     service="admission", verb="cancel", request=admission.CancelJob, reply=admission.Cancelled, asks=PEOPLE, changes=True
 )
+POLICY = _ask("admission", "policy", policy.PolicyQuery, policy.PolicyReply)
+POLICY_HISTORY = _ask("admission", "policy_history", policy.PolicyHistoryQuery, policy.PolicyHistoryPage)
+SET_POLICY = Request(
+    service="admission", verb="set_policy", request=policy.SetPolicy, reply=policy.PolicySet, asks=("operator",), changes=True
+)
 PAYLOAD = Request(
     service="admission", verb="payload", request=admission.PayloadQuery, reply=admission.PayloadReply, asks=("agent",)
 )
@@ -207,6 +213,9 @@ REQUESTS: tuple[Request, ...] = (
     NODES,
     HISTORY,
     CANCEL,
+    POLICY,
+    POLICY_HISTORY,
+    SET_POLICY,
     PAYLOAD,
     CORDON,
     UNCORDON,

@@ -84,6 +84,9 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         endpoint(subjects.NODES, queries.nodes),
         endpoint(subjects.HISTORY, queries.history),
         endpoint(subjects.PAYLOAD, queries.payload),
+        endpoint(subjects.POLICY, queries.policy),
+        endpoint(subjects.POLICY_HISTORY, queries.policy_history),
+        endpoint(subjects.SET_POLICY, commands.set_policy),
         endpoint(subjects.CANCEL, commands.cancel),
     ]
     # Only the writer answers: the queue's order and the live attempts are in its memory.

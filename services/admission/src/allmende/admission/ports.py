@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from allmende.admission.model.books import Books, Dirty
-from allmende.admission.model.values import Attempt, Decided, Job
+from allmende.admission.model.values import Attempt, Decided, Job, KnownPolicy
 from allmende.chassis.db import Connection, Transaction
 from allmende.chassis.worker import Outcome
 from allmende.proto.units import Ms
@@ -64,6 +64,9 @@ class Store(Protocol):
 
     async def payload_of_job(self, connection: Connection, job: str) -> bytes | None:
         """What a job runs."""
+
+    async def policies_of(self, connection: Connection, cluster: str, before: int | None, limit: int) -> Sequence[KnownPolicy]:
+        """A cluster's policies below a revision, newest first."""
 
     async def forget_ended(self, tx: Transaction, before_ms: Ms, limit: int) -> int:
         """Delete jobs that ended before an instant; returns how many."""

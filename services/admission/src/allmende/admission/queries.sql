@@ -58,6 +58,9 @@ INSERT INTO known_revision (body) VALUES ($1) ON CONFLICT (one) DO UPDATE SET bo
 INSERT INTO tree (revision, budgets) VALUES ($1, $2)
 ON CONFLICT (one) DO UPDATE SET revision = excluded.revision, budgets = excluded.budgets
 
+-- name: add_policy
+INSERT INTO policy (cluster, revision, from_ms, body) VALUES ($1, $2, $3, $4)
+
 -- name: put_payloads
 INSERT INTO payload (job, body) SELECT job, body FROM unnest($1::text[], $2::text[]) AS put (job, body)
 ON CONFLICT (job) DO NOTHING
@@ -95,6 +98,12 @@ SELECT body FROM known_revision
 
 -- name: tree
 SELECT revision, budgets FROM tree
+
+-- name: policies
+SELECT DISTINCT ON (cluster) body FROM policy ORDER BY cluster, revision DESC
+
+-- name: policies_of
+SELECT body FROM policy WHERE cluster = $1 AND ($2::bigint IS NULL OR revision < $2) ORDER BY revision DESC LIMIT $3
 
 -- name: owners
 SELECT job, user_name FROM job WHERE job = ANY ($1::text[])

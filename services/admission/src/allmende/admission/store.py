@@ -18,6 +18,7 @@ from allmende.admission.model.values import (
     Decided,
     Job,
     KnownBudget,
+    KnownPolicy,
     KnownRevision,
     Node,
     Tree,
@@ -40,6 +41,7 @@ _clusters = msgspec.json.Decoder(Cluster)
 _counted = msgspec.json.Decoder(Counted)
 _known_budgets = msgspec.json.Decoder(KnownBudget)
 _known_revisions = msgspec.json.Decoder(KnownRevision)
+_policies = msgspec.json.Decoder(KnownPolicy)
 _decisions = msgspec.json.Decoder(Decided)
 _budgets = msgspec.json.Decoder(list[Budget])
 
@@ -53,6 +55,7 @@ class AdmissionStore:
         """Books of everything that has not ended. The caller holds the term, so nobody writes meanwhile."""
         fetch = tx.connection.fetch
         books = Books()
+        books.load_policies(_decoded(_policies, await fetch(_SQL["policies"])))
         newest = await tx.connection.fetchrow(_SQL["known_revision"])
         tree = _tree(await tx.connection.fetchrow(_SQL["tree"]))
         books.load_tree(
@@ -119,6 +122,10 @@ class AdmissionStore:
         """What a job runs."""
         body = await connection.fetchval(_SQL["payload_of_job"], job)
         return None if body is None else str(body).encode()
+
+    async def policies_of(self, connection: Connection, cluster: str, before: int | None, limit: int) -> Sequence[KnownPolicy]:
+        """A cluster's policies below a revision, newest first."""
+        return _decoded(_policies, await connection.fetch(_SQL["policies_of"], cluster, before, limit))
 
     async def forget_ended(self, tx: Transaction, before_ms: Ms, limit: int) -> int:
         """Delete jobs that ended before an instant; returns how many."""
@@ -195,6 +202,8 @@ async def _put_state(tx: Transaction, dirty: Dirty) -> None:
         await execute(_SQL["put_known_revision"], _text(dirty.newest))
     if dirty.tree is not None:
         await execute(_SQL["put_tree"], dirty.tree.revision, _budgets_text(dirty.tree))
+    for each in dirty.policies:
+        await execute(_SQL["add_policy"], each.cluster, each.revision, each.from_ms, _text(each))
 
 
 def _budgets_text(tree: Tree) -> str:

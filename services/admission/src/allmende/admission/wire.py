@@ -3,7 +3,19 @@
 import msgspec
 
 from allmende.admission.model.books import Books
-from allmende.admission.model.facts import Claimed, Closed, Ended, Fact, Granted, Protected, Queued, Refused, StopOrdered, Withdrawn
+from allmende.admission.model.facts import (
+    Claimed,
+    Closed,
+    Decreed,
+    Ended,
+    Fact,
+    Granted,
+    Protected,
+    Queued,
+    Refused,
+    StopOrdered,
+    Withdrawn,
+)
 from allmende.admission.model.values import (
     Attempt,
     Claim,
@@ -12,13 +24,14 @@ from allmende.admission.model.values import (
     Decided,
     Job,
     KnownBudget,
+    KnownPolicy,
     KnownRevision,
     Node,
     Reason,
 )
 from allmende.admission.rules.explaining import Waiting
 from allmende.admission.rules.life import End, Order
-from allmende.proto import admission
+from allmende.proto import admission, policy
 from allmende.proto.agent import AttemptEnded, NodeReported
 from allmende.proto.budget import BudgetChanged, RevisionComplete
 from allmende.proto.ledger import UsageStanding
@@ -189,6 +202,15 @@ def message(fact: Fact, fence: int, now_ms: Ms, stop_grace_ms: Ms) -> Message:
         case Closed(cordon_, newest_grant_seq):
             return admission.NodeClosed(
                 cluster=cordon_.cluster, node=cordon_.node, revision=cordon_.revision, newest_grant_seq=newest_grant_seq
+            )
+        case Decreed(known):
+            return policy.PolicyChanged(
+                cluster=known.cluster,
+                revision=known.revision,
+                from_ms=known.from_ms,
+                author=known.author,
+                reason=known.reason,
+                policy=known.policy,
             )
 
 
@@ -402,6 +424,18 @@ def decision(decided: Decided) -> admission.Decision:
         usage_revision=decided.usage_revision,
         numbers=dict(decided.numbers),
         ahead=decided.ahead,
+    )
+
+
+def past_policy(known: KnownPolicy, until_ms: Ms | None) -> policy.PastPolicy:
+    """One policy and when it held."""
+    return policy.PastPolicy(
+        revision=known.revision,
+        from_ms=known.from_ms,
+        until_ms=until_ms,
+        author=known.author,
+        reason=known.reason,
+        policy=known.policy,
     )
 
 

@@ -1,14 +1,18 @@
-"""What people command: end a job. Runs between the batches, in a transaction of its own."""
+"""What people command: end a job, set a cluster's policy. Runs between the batches, in a transaction of its own."""
 
 from allmende.admission.handlers.desk import Desk
 from allmende.admission.handlers.queries import one_of
+from allmende.admission.model.books import Books
+from allmende.admission.model.values import KnownPolicy
 from allmende.admission.ports import Store, Writer
-from allmende.admission.rules import life
+from allmende.admission.rules import life, policies
 from allmende.chassis.db import Database, Transaction
 from allmende.chassis.ports import Clock
 from allmende.chassis.worker import Outcome
 from allmende.proto.admission import CancelJob, Cancelled
 from allmende.proto.envelope import Refusal
+from allmende.proto.policy import PolicySet, SetPolicy
+from allmende.proto.units import format_duration
 
 
 class Commands:
@@ -43,3 +47,50 @@ class Commands:
             return reply, await self._desk.close(tx)
 
         return await self._writer.exclusively(work)
+
+    async def set_policy(self, caller: str, request: SetPolicy) -> PolicySet:
+        """Replace a cluster's policy; a pass follows at once. What runs goes on.
+
+        Raises:
+            Refusal: `stale_policy`: another revision is in force than the one expected. `slice_bounds`: they leave nothing between.
+        """
+        document = request.policy
+        least_ms, cap_ms = document.slice_min_ms, policies.slice_cap_ms(document, self._desk.terms)
+        if least_ms is not None and 0 < cap_ms < least_ms:
+            least, cap = format_duration(least_ms), format_duration(cap_ms)
+            raise Refusal("slice_bounds", f"the least slice of {least} is above the cap of {cap}; change one of them")
+
+        async def work(tx: Transaction) -> tuple[PolicySet | Refusal, Outcome]:
+            books = await self._desk.open(tx)
+            answer = self._decree(books, caller, request)
+            return answer, await self._desk.close(tx)
+
+        answer = await self._writer.exclusively(work)
+        if isinstance(answer, Refusal):
+            raise answer
+        return answer
+
+    def _decree(self, books: Books, caller: str, request: SetPolicy) -> PolicySet | Refusal:
+        cluster, had = request.cluster, books.policies.get(request.cluster)
+        revision, is_known = 0 if had is None else had.revision, cluster in books.cluster_names()
+        if request.expected_revision != revision:
+            sentence = f"revision {revision} of the policy of {cluster} is in force, not {request.expected_revision}; read it again"
+            return Refusal("stale_policy", sentence)
+        if had is not None and had.policy == request.policy:
+            return PolicySet(cluster=cluster, known=is_known, status="unchanged", revision=revision)
+        now_ms = self._clock.now_ms()
+        # A clock that was set back must not make a policy begin before the one that it follows.
+        from_ms = now_ms if had is None else max(now_ms, had.from_ms)
+        known = KnownPolicy(
+            cluster=cluster,
+            revision=revision + 1,
+            from_ms=from_ms,
+            author=caller,
+            reason=request.reason,
+            policy=request.policy,
+        )
+        change = policies.decreed(books, known)
+        books.put_policy(known)
+        self._desk.apply(change)
+        self._desk.want((cluster,))
+        return PolicySet(cluster=cluster, known=is_known, status="committed", revision=revision + 1, claims=len(change.claims))

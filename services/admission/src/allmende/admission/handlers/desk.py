@@ -12,7 +12,7 @@ from allmende.admission.model.books import Books, Timer
 from allmende.admission.model.facts import NOTHING, Change, Claimed, Ended, Fact, Granted, Protected, Queued, Refused
 from allmende.admission.model.values import Decided, Job, Reason, Terms
 from allmende.admission.ports import Store, Term
-from allmende.admission.rules import cordons, explaining, life, vetting
+from allmende.admission.rules import cordons, explaining, life, policies, vetting
 from allmende.admission.rules.passing import Outlook, decide, may_pass, not_ready
 from allmende.chassis import trace
 from allmende.chassis.db import Transaction
@@ -104,8 +104,11 @@ class Desk:
         assert self.books is not None
         now_ms = self._clock.now_ms()
         verdict = vetting.vet(job, self.books, now_ms, self.terms)
-        if verdict.refusal is not None:
-            self.apply(life.refuse(job, verdict.refusal, now_ms), cause)
+        refusal = verdict.refusal
+        if refusal is None and verdict.accepted:
+            refusal = policies.over_budget(job, self.books, {name: each.standings for name, each in self.outlooks.items()})
+        if refusal is not None:
+            self.apply(life.refuse(job, refusal, now_ms), cause)
             return
         warnings = vetting.warnings(job)
         decided = explaining.submitted(job, now_ms, warnings)

@@ -10,7 +10,7 @@ from allmende.admission.model.books import Books
 from allmende.admission.model.facts import Change
 from allmende.admission.model.values import Reason
 from allmende.admission.ports import Store
-from allmende.admission.rules import cordons, life, trees
+from allmende.admission.rules import cordons, life, policies, trees
 from allmende.chassis.db import Transaction
 from allmende.chassis.log import get_logger
 from allmende.chassis.outbox import draft
@@ -107,7 +107,8 @@ class Hearing:
             case AttemptStarted():
                 change = life.started(books, body.attempt, body.started_at_ms, event.received_at_ms)
             case AttemptEnded():
-                change = life.ended(books, body.attempt, wire.end(body), self._clock.now_ms(), self._desk.terms)
+                terms = policies.terms_on(books, body.cluster, self._desk.terms)
+                change = life.ended(books, body.attempt, wire.end(body), self._clock.now_ms(), terms)
             case GpuFreed():
                 change = life.freed(books, body.attempt, tuple((part.node, part.gpus) for part in body.nodes))
             case _:

@@ -14,13 +14,14 @@ from allmende.admission import wire
 from allmende.admission.handlers.desk import Desk
 from allmende.admission.model.values import Attempt, Job, Reason
 from allmende.admission.ports import JobFilter, PastFilter, Store
-from allmende.admission.rules import explaining
+from allmende.admission.rules import explaining, policies
 from allmende.admission.rules.explaining import Waiting
 from allmende.admission.rules.passing import not_ready
 from allmende.chassis.db import Database
 from allmende.chassis.ports import Clock
 from allmende.proto import admission
 from allmende.proto.envelope import Refusal
+from allmende.proto.policy import PolicyHistoryPage, PolicyHistoryQuery, PolicyQuery, PolicyReply
 from allmende.proto.units import SECOND_MS, Ms
 
 V = TypeVar("V", bound=Struct)
@@ -122,6 +123,35 @@ class Queries:
         shown = fitting(views)
         more = len(shown) < len(keys) and bool(shown)
         return admission.NodesPage(nodes=tuple(shown), next_after=(shown[-1].cluster, shown[-1].node) if more else None)
+
+    async def policy(self, caller: str, query: PolicyQuery) -> PolicyReply:
+        """A cluster's policy in force, or the one that holds where nobody has set any."""
+        books = self._desk.known()
+        document, had = books.policy(query.cluster), books.policies.get(query.cluster)
+        return PolicyReply(
+            cluster=query.cluster,
+            known=query.cluster in books.cluster_names(),
+            revision=0 if had is None else had.revision,
+            policy=document,
+            author=None if had is None else had.author,
+            reason="" if had is None else had.reason,
+            from_ms=None if had is None else had.from_ms,
+            slice_cap_ms=policies.slice_cap_ms(document, self._desk.terms),
+        )
+
+    async def policy_history(self, caller: str, query: PolicyHistoryQuery) -> PolicyHistoryPage:
+        """A cluster's policies, newest first, and when each held."""
+        async with self._db.reading() as connection:
+            # One more on either side: when the newest of them ended, and whether there are older ones.
+            before = None if query.before is None else query.before + 1
+            rows = await self._store.policies_of(connection, query.cluster, before, query.limit + 2)
+        newer = rows[0] if query.before is not None and rows and rows[0].revision == query.before else None
+        rows = rows[1:] if newer is not None else rows
+        ends_ms = [None if newer is None else newer.from_ms, *(each.from_ms for each in rows)]
+        told = [wire.past_policy(each, until_ms) for each, until_ms in zip(rows[: query.limit], ends_ms, strict=False)]
+        shown = fitting(told)
+        more = len(rows) > len(shown) and bool(shown)
+        return PolicyHistoryPage(policies=tuple(shown), next_before=shown[-1].revision if more else None)
 
     async def payload(self, caller: str, query: admission.PayloadQuery) -> admission.PayloadReply:
         """What a granted attempt runs: for the agent of its own cluster, while it has not ended.

@@ -23,6 +23,7 @@ from allmende.admission.model.values import (
     Decided,
     Job,
     KnownBudget,
+    KnownPolicy,
     KnownRevision,
     Node,
     NodeKey,
@@ -31,6 +32,7 @@ from allmende.admission.model.values import (
     Shape,
     Tree,
 )
+from allmende.proto.policy import Policy
 from allmende.proto.units import LARGEST_AMOUNT, MINUTE_MS, Ms
 
 TimerKind: TypeAlias = Literal["start", "runtime", "answer", "claim", "claims", "job", "settle", "reserved", "cordon"]
@@ -90,6 +92,9 @@ Line: TypeAlias = dict[Kind, dict[Group, list[Turn]]]
 """The waiting jobs of one leaf. A pass looks at the kinds that may fit and at no others, however long the line is."""
 
 
+_NO_POLICY = Policy()
+
+
 class Dirty(NamedTuple):
     """What the store has to write. `jobs` carry the version that their row must become."""
 
@@ -103,6 +108,7 @@ class Dirty(NamedTuple):
     known: tuple[KnownBudget, ...]
     newest: KnownRevision | None
     tree: Tree | None
+    policies: tuple[KnownPolicy, ...]
     decisions: tuple[Decided, ...]
     payloads: tuple[tuple[str, bytes], ...]
 
@@ -122,6 +128,8 @@ class Books:
         self.known: dict[str, KnownBudget] = {}
         self.newest: KnownRevision | None = None
         self.tree: Tree | None = None
+        self.policies: dict[str, KnownPolicy] = {}
+        """The policy in force of each cluster that has one."""
         self.waiting: dict[str | None, Line] = {}
         """By leaf; None: unallocated. Jobs that nothing may be decided about are in none."""
         self.on_node: dict[NodeKey, dict[str, int]] = defaultdict(dict)
@@ -167,7 +175,7 @@ class Books:
             return True, None
         if self.tree.covers(job.budget):
             return True, job.budget
-        return job.may_run_unallocated, None
+        return job.may_run_unallocated or self._takes_uncovered(job), None
 
     def cluster_names(self) -> list[str]:
         """Clusters of which at least one node was ever reported."""
@@ -176,6 +184,11 @@ class Books:
     def cluster(self, name: str) -> Cluster:
         """The counts of a cluster, zero when nothing was granted there yet."""
         return self.clusters.get(name) or Cluster(cluster=name)
+
+    def policy(self, cluster: str) -> Policy:
+        """A cluster's policy; where nobody has set one, that which changes nothing."""
+        known = self.policies.get(cluster)
+        return _NO_POLICY if known is None else known.policy
 
     def last_seen_ms(self, node: Node) -> Ms:
         """When the node last gave a sign of life."""
@@ -236,6 +249,12 @@ class Books:
         self._tree = tree
         self.reindex()
 
+    def put_policy(self, known: KnownPolicy) -> None:
+        """A cluster's next policy; who waits where is found anew."""
+        self.policies[known.cluster] = known
+        self._policies.append(known)
+        self.reindex()
+
     def put_payload(self, job: str, payload: bytes) -> None:
         """What a new job runs: kept for the store alone."""
         self._payloads[job] = payload
@@ -260,6 +279,7 @@ class Books:
             known=tuple(self._known.values()),
             newest=self._newest,
             tree=self._tree,
+            policies=tuple(self._policies),
             decisions=tuple(self._decisions),
             payloads=tuple(self._payloads.items()),
         )
@@ -293,6 +313,10 @@ class Books:
             self._stored[job.job] = job.version
             self._put_job(job)
 
+    def load_policies(self, policies: Iterable[KnownPolicy]) -> None:
+        """Fill fresh books with the policies in force; before the jobs, because they say who may wait."""
+        self.policies = {each.cluster: each for each in policies}
+
     def load_tree(self, known: Iterable[KnownBudget], newest: KnownRevision | None, tree: Tree | None) -> None:
         """Fill fresh books with what is known of the tree."""
         self.known = {each.budget: each for each in known}
@@ -321,8 +345,16 @@ class Books:
         self._known: dict[str, KnownBudget] = {}
         self._newest = None
         self._tree = None
+        self._policies: list[KnownPolicy] = []
         self._decisions: list[Decided] = []
         self._payloads: dict[str, bytes] = {}
+
+    def _takes_uncovered(self, job: Job) -> bool:
+        return any(
+            known.policy.uncovered == "unallocated"
+            for cluster, known in self.policies.items()
+            if not job.clusters or cluster in job.clusters
+        )
 
     def _put_node(self, node: Node) -> None:
         self.nodes[node.key] = node

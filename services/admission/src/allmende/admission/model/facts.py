@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import Literal, NamedTuple, TypeAlias
 
-from allmende.admission.model.values import Attempt, Claim, Cordon, Decided, Job, Node, Reason, StopReason
+from allmende.admission.model.values import Attempt, Claim, Cordon, Decided, Job, KnownPolicy, Node, Reason, StopReason
 
 
 class Queued(NamedTuple):
@@ -76,7 +76,13 @@ class Closed(NamedTuple):
     newest_grant_seq: int
 
 
-Fact: TypeAlias = Closed | Queued | Refused | Granted | Protected | StopOrdered | Ended | Claimed | Withdrawn
+class Decreed(NamedTuple):
+    """A cluster has another policy."""
+
+    known: KnownPolicy
+
+
+Fact: TypeAlias = Closed | Queued | Refused | Granted | Protected | StopOrdered | Ended | Claimed | Withdrawn | Decreed
 
 
 class Change(NamedTuple):

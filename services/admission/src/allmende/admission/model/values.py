@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from allmende.proto.budget import Budget
 from allmende.proto.placement import NodeReplicas
+from allmende.proto.policy import Policy
 from allmende.proto.units import GpuMs, Ms
 
 JobState: TypeAlias = Literal["queued", "starting", "running", "ending", "ended"]
@@ -108,6 +109,8 @@ class Job(Struct, frozen=True, kw_only=True):
     """The reservation while it waits. Kept in memory only: services make none before their store and messages know of them."""
     first_started_at_ms: Ms | None = None
     ended_at_ms: Ms | None = None
+    would: tuple[str, ...] = ()
+    """What mode `observe` has said that it would have done: each kind of decision once."""
 
     @property
     def gpus(self) -> int:
@@ -304,13 +307,35 @@ class KnownRevision(Struct, frozen=True, kw_only=True):
     digest: str
 
 
+class KnownPolicy(Struct, frozen=True, kw_only=True):
+    """A cluster's policy, from `from_ms` until the next one."""
+
+    cluster: str
+    revision: int
+    from_ms: Ms
+    author: str
+    reason: str
+    policy: Policy
+
+
 class Decided(Struct, frozen=True, kw_only=True):
     """One stored decision about a job: what `why` reads (contract §9)."""
 
     job: str
     at_ms: Ms
     kind: Literal[
-        "queued", "refused", "granted", "claimed", "planned", "infeasible", "started", "evicted", "requeued", "stopped", "ended"
+        "queued",
+        "refused",
+        "granted",
+        "claimed",
+        "planned",
+        "infeasible",
+        "started",
+        "evicted",
+        "requeued",
+        "stopped",
+        "ended",
+        "would",
     ]
     sentence: str
     tree_revision: int | None = None

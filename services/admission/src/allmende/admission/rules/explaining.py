@@ -66,9 +66,24 @@ def blockers(job: Job, books: Books, outlooks: Mapping[str, Outlook], now_ms: Ms
     return tuple(found[:20])
 
 
+_OVER_BUDGET = {
+    "queue": "it starts only on GPUs that nobody ahead can use, until its use falls below its entitlement",
+    "unallocated": "it may start unallocated on GPUs that nobody else can use, if it is resumable",
+    "refuse": "it waits until its use falls below its entitlement",
+}
+
+
 def _on_cluster(job: Job, leaf: str | None, outlook: Outlook, books: Books, now_ms: Ms) -> list[Reason]:
     found: list[Reason] = []
-    standings = outlook.standings
+    standings, policy = outlook.standings, outlook.limits.policy
+    if policy.paused:
+        found.append(Reason("paused", f"{outlook.cluster} is paused: nothing new starts there until an operator resumes it"))
+    elif policy.mode == "observe":
+        sentence = f"{outlook.cluster} is in mode observe: it is only said what would start; `why` shows it"
+        found.append(Reason("observed", sentence))
+    barred = outlook.limits.bar(leaf, job)
+    if barred is not None:
+        found.append(barred)
     if job.shape in outlook.missed:
         fit = outlook.missed[job.shape]
         sentence = (
@@ -86,7 +101,7 @@ def _on_cluster(job: Job, leaf: str | None, outlook: Outlook, books: Books, now_
     if not standing.guaranteed:
         sentence = (
             f"budget {leaf} stands at {percent(standing)} ({standing.used} of {standing.entitlement} GPU-ms): over budget, "
-            "it starts only on GPUs that nobody ahead can use, until its use falls below its entitlement"
+            f"{_OVER_BUDGET[policy.over_budget]}"
         )
         found.append(Reason("over_budget", sentence))
     key = standings.key(leaf)

@@ -3,17 +3,18 @@
 Pure: a snapshot goes in, a value comes out. Work-conserving: after it no waiting job fits into GPUs that are not earmarked.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from allmende.admission.model.books import Books, Kind
-from allmende.admission.model.facts import Change, Claimed, Fact, Granted, Withdrawn, together
+from allmende.admission.model.books import Books, Kind, Turn
+from allmende.admission.model.facts import NOTHING, Change, Claimed, Fact, Granted, Withdrawn, together
 from allmende.admission.model.values import Attempt, Claim, Decided, Job, Shape, Terms
-from allmende.admission.rules import reserving
+from allmende.admission.rules import policies, reserving
 from allmende.admission.rules.claiming import Setting, raise_claims
-from allmende.admission.rules.line import AllocatedLine, UnallocatedLine
+from allmende.admission.rules.line import AllocatedLine, Next, UnallocatedLine
+from allmende.admission.rules.policies import Limits
 from allmende.admission.rules.rooms import Rooms, Wish
 from allmende.admission.rules.standings import Standings
 from allmende.proto.placement import NodeReplicas
@@ -29,6 +30,8 @@ class Outlook(NamedTuple):
     """As the pass left them, its own grants included."""
     missed: Mapping[Shape, int]
     """Shapes that did not fit, with the replicas that would have."""
+    limits: Limits
+    """The cluster's policy, and how far its limits were used."""
 
 
 class Passed(NamedTuple):
@@ -62,17 +65,26 @@ def may_pass(books: Books, cluster: str, now_ms: Ms) -> bool:
 
 
 def decide(books: Books, cluster: str, now_ms: Ms, terms: Terms, new_id: Callable[[], str], *, may_claim: bool = True) -> Passed:
-    """Try everybody in order, once; then raise claims for those left over, if `may_claim`. `may_pass` must hold."""
-    course = _Course(books, cluster, now_ms, terms, new_id)
+    """Try everybody in order, once; then raise claims for those left over, if `may_claim`. `may_pass` must hold.
+
+    In mode `observe`, and while the cluster is paused, nothing of it happens: what `observe` would have done is stored.
+    """
+    course = _Course(books, cluster, now_ms, policies.terms_on(books, cluster, terms), new_id)
+    policy = course.limits.policy
     course.gathered()
     course.allocated()
     course.unallocated()
     course.reservations()
-    if may_claim:
+    if may_claim and policy.mode != "admit":
         # A job may have got its reservation in this very pass.
         changed = {job.job: job for change in course.changes for job in change.jobs}
         course.changes.append(_raised({**books.jobs, **changed} if changed else books.jobs, course.claims(), now_ms))
-    return Passed(together(course.changes), Outlook(cluster, now_ms, course.standings, course.missed), course.again)
+    change = together(course.changes)
+    if policy.paused or policy.mode == "observe":
+        kept = NOTHING if policy.paused else policies.would(books, change)
+        unmoved = Outlook(cluster, now_ms, Standings(books, cluster), course.missed, Limits(books, cluster, terms))
+        return Passed(kept, unmoved, False)
+    return Passed(change, Outlook(cluster, now_ms, course.standings, course.missed, course.limits), course.again)
 
 
 class _Course:
@@ -84,6 +96,7 @@ class _Course:
         self.tree_revision = books.tree.revision
         self.standings = Standings(books, cluster)
         self.rooms = Rooms(books, cluster, now_ms, terms)
+        self.limits = Limits(books, cluster, terms)
         books.loosen(now_ms)
         self.missed: dict[Shape, int] = {}
         # The shortest slice of each shape that found no place; 0: none does.
@@ -93,6 +106,8 @@ class _Course:
         self.granted: set[str] = set()
         self.started_claims: set[str] = set()
         self.again = False
+        # Of each leaf: the jobs of the debug lane that have not had their turn.
+        self._debug: dict[str, Iterator[Turn]] = {}
 
     def gathered(self) -> None:
         """Jobs whose nodes are gathered and free: nobody else could use these now, or it would be his turn as well."""
@@ -111,16 +126,21 @@ class _Course:
             # The usual case: what ended is too small for whoever waits, and nobody's order matters.
             return
         line = AllocatedLine(self.books.waiting, self.standings)
-        while (turn := line.next(self._skip)) is not None:
+        strictly = self.limits.policy.backfill == "unallocated_only"
+        while (turn := line.next(self._skip_strictly if strictly else self._skip)) is not None:
             job = self.books.jobs[turn.job]
+            if self._debugs(turn, line.ahead()):
+                continue
             missed_from_ms = self._missed_from_ms.get(turn.group.kind.shape)
             hopeless = missed_from_ms is not None and job.next_slice_ms >= missed_from_ms
-            if hopeless or job.not_before_ms > self.now_ms or job.job in self.granted:
+            if hopeless or job.not_before_ms > self.now_ms or job.job in self.granted or self.limits.bar(turn.leaf, job):
                 line.passed(turn)
                 continue
             placement = self._place(job, job.next_slice_ms)
             if placement is None:
                 self._miss(turn.group.kind.shape, job.next_slice_ms)
+                if strictly:
+                    break
                 continue
             assert turn.leaf is not None
             self._grant(turn.leaf, job, placement, job.next_slice_ms, line.ahead())
@@ -129,10 +149,14 @@ class _Course:
 
     def unallocated(self) -> None:
         """Partition 2: what no allocated job could use now."""
-        line = UnallocatedLine(self.books.waiting.get(None, {}), self.books.unallocated_gpus)
+        self._uncharged(UnallocatedLine(self.books.waiting.get(None, {}), self.books.unallocated_gpus))
+        if self.limits.policy.over_budget == "unallocated":
+            self._uncharged(UnallocatedLine(policies.uncharged(self.books, self.standings), self.books.unallocated_gpus))
+
+    def _uncharged(self, line: UnallocatedLine) -> None:
         while (turn := line.next(self._skip)) is not None:
             job = self.books.jobs[turn.job]
-            if job.not_before_ms > self.now_ms:
+            if job.not_before_ms > self.now_ms or job.job in self.granted or self.limits.bar(None, job):
                 line.passed(turn)
                 continue
             placement = self._place(job, 0)
@@ -141,6 +165,25 @@ class _Course:
                 continue
             self._grant(None, job, placement, 0, ())
             line.served(turn)
+
+    def _debugs(self, turn: Next, ahead: tuple[str, ...]) -> bool:
+        """The turn is the leaf's; grant it to the next job of its debug lane that fits, if there is one."""
+        leaf = turn.leaf
+        assert leaf is not None
+        if leaf not in self._debug:
+            self._debug[leaf] = iter(policies.debug_jobs(self.books, leaf, self.limits.policy.debug_lane))
+        for _submitted_ms, name in self._debug[leaf]:
+            job = self.books.jobs[name]
+            may = name not in self.granted and job.not_before_ms <= self.now_ms and self.limits.debugs(job.user)
+            elsewhere = bool(job.clusters) and self.cluster not in job.clusters
+            if not may or elsewhere or self.limits.bar(leaf, job):
+                continue
+            placement = self._place(job, job.next_slice_ms)
+            if placement is not None:
+                self._grant(leaf, job, placement, job.next_slice_ms, ahead)
+                self._hold(leaf, job)
+                return True
+        return False
 
     def reservations(self) -> None:
         """Nodes gathered for large jobs of leaves that are owed time."""
@@ -174,11 +217,26 @@ class _Course:
             gone=frozenset(self.granted),
             still_open=still_open,
         )
-        return raise_claims(setting, self.new_id)
+        raised = raise_claims(setting, self.new_id)
+        if self.limits.policy.over_budget != "queue":
+            raised = [claim for claim in raised if self.standings.now[claim.budget].guaranteed]
+        return [claim for claim in raised if self.limits.with_claim(claim)]
 
-    def _skip(self, _leaf: str | None, kind: Kind) -> bool:
+    def _barred(self, leaf: str | None, kind: Kind) -> bool:
+        if kind.shape.clusters and self.cluster not in kind.shape.clusters:
+            return True
+        if leaf is None:
+            return False
+        over = self.limits.policy.over_budget != "queue" and not self.standings.now[leaf].guaranteed
+        return over or self.limits.bars_kind(leaf, kind)
+
+    def _skip_strictly(self, leaf: str | None, kind: Kind) -> bool:
+        """Who finds no room is not passed over, unless no empty cluster could hold it."""
+        return self._barred(leaf, kind) or not policies.ever_fits(self.books, self.cluster, kind.shape)
+
+    def _skip(self, leaf: str | None, kind: Kind) -> bool:
         shape = kind.shape
-        if shape.clusters and self.cluster not in shape.clusters:
+        if self._barred(leaf, kind):
             return True
         missed_from_ms = self._missed_from_ms.get(shape)
         if missed_from_ms is not None:
@@ -240,6 +298,7 @@ class _Course:
         facts.extend(Withdrawn(claim, "started" if claim.ended == "started" else "elsewhere") for claim in ended)
         self.rooms.take(placement, job.gpus_per_replica, self.now_ms + slice_ms if slice_ms else 0)
         self.granted.add(job.job)
+        self.limits.count(attempt)
         decided = self._decided(leaf, job, attempt, ahead)
         self.changes.append(Change(jobs=(granted,), attempts=(attempt,), claims=ended, facts=tuple(facts), decisions=(decided,)))
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from allmende.admission.model.books import Books
 from allmende.admission.model.values import Job, Node, Reason, Terms, Tree
+from allmende.admission.rules import policies
 from allmende.proto.units import Ms, format_duration
 
 
@@ -25,13 +26,15 @@ CAPACITY_UNKNOWN = Reason("capacity_unknown", "no agent has told its nodes yet, 
 
 def vet(job: Job, books: Books, now_ms: Ms, terms: Terms) -> Verdict:
     """Judge a job on all that is known."""
-    refusal = _by_itself(job, terms)
+    refusal = _by_itself(job)
     unknown: list[Reason] = []
     if refusal is None and books.tree is not None:
         refusal = _by_tree(job, books.tree)
     elif refusal is None:
         # Without a budget there is nothing to ask a tree about, but until it is there nobody is admitted (BR-055).
         unknown.append(TREE_UNKNOWN)
+    if refusal is None:
+        refusal = policies.never(job, books, terms)
     if refusal is None and settled(books, now_ms, terms):
         refusal = _by_capacity(job, books.nodes.values())
     elif refusal is None and not books.nodes:
@@ -61,23 +64,13 @@ def outgrown(job: Job, books: Books, now_ms: Ms, terms: Terms) -> Reason | None:
     return _by_capacity(job, books.nodes.values()) if settled(books, now_ms, terms) else None
 
 
-def _by_itself(job: Job, terms: Terms) -> Reason | None:
-    if job.slice_ms > terms.slice_cap_ms:
-        cap = format_duration(terms.slice_cap_ms)
-        sentence = f"a slice of {format_duration(job.slice_ms)} is above the cap of {cap}; ask for at most {cap}"
-        return Reason("slice_above_cap", sentence)
+def _by_itself(job: Job) -> Reason | None:
     if job.max_runtime_ms is not None and job.max_runtime_ms < job.slice_ms:
         sentence = (
             f"the maximum runtime of {format_duration(job.max_runtime_ms)} is shorter than the slice of "
             f"{format_duration(job.slice_ms)}; raise the one or lower the other"
         )
         return Reason("max_runtime_below_slice", sentence)
-    if job.budget is None and job.slice_ms > 0 and not job.may_run_unallocated:
-        sentence = (
-            f"a slice of {format_duration(job.slice_ms)} must be charged to a budget and none is named; name one, ask for slice 0, "
-            "or allow the job to run unallocated"
-        )
-        return Reason("no_covering_budget", sentence)
     return None
 
 
@@ -92,12 +85,6 @@ def _by_tree(job: Job, tree: Tree) -> Reason | None:
     if job.user not in budget.members:
         sentence = f"{job.user} is not a member of budget {job.budget}; ask one of its managers, or name a budget of yours"
         return Reason("not_a_member", sentence)
-    if job.slice_ms > 0 and not tree.covers(job.budget) and not job.may_run_unallocated:
-        sentence = (
-            f"budget {job.budget} has no share, so it covers no slice; name another, ask for slice 0, or allow the job to run "
-            "unallocated"
-        )
-        return Reason("no_covering_budget", sentence)
     return None
 
 
