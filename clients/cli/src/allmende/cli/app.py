@@ -2,7 +2,7 @@
 
 import typer
 
-from allmende.cli.commands import budgets, cluster, elsewhere, jobs, nodes, submit
+from allmende.cli.commands import budgets, cluster, elsewhere, jobs, nodes, policies, submit
 from allmende.cli.demo.command import demo
 from allmende.cli.lab.command import up
 
@@ -27,6 +27,7 @@ app.command()(jobs.jobs)
 app.command()(jobs.why)
 app.command()(jobs.cancel)
 app.add_typer(budgets.app, name="budgets")
+app.add_typer(policies.app, name="policy")
 app.command()(cluster.standings)
 app.add_typer(nodes.app, name="nodes")
 app.command(context_settings=elsewhere.UNREAD, add_help_option=False)(elsewhere.simulate)

@@ -106,7 +106,7 @@ class Desk:
         verdict = vetting.vet(job, self.books, now_ms, self.terms)
         refusal = verdict.refusal
         if refusal is None and verdict.accepted:
-            refusal = policies.over_budget(job, self.books, {name: each.standings for name, each in self.outlooks.items()})
+            refusal = policies.over_budget(job, self.books)
         if refusal is not None:
             self.apply(life.refuse(job, refusal, now_ms), cause)
             return

@@ -4,7 +4,7 @@ Pure. Never touches the order between budgets, and never an attempt that runs.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -13,6 +13,7 @@ from allmende.admission.model.facts import Change, Decreed, Fact, Withdrawn
 from allmende.admission.model.values import Attempt, Claim, Decided, Job, KnownPolicy, Reason, Shape, Terms
 from allmende.admission.rules.standings import Standings
 from allmende.proto.policy import DebugLane, Policy
+from allmende.proto.standing import Standing
 from allmende.proto.units import Ms, format_duration
 
 
@@ -90,21 +91,35 @@ def _too_large(job: Job, books: Books, policy: Policy) -> Reason | None:
     return None
 
 
-def over_budget(job: Job, books: Books, standings: Mapping[str, Standings]) -> Reason | None:
+def over_budget(job: Job, books: Books) -> Reason | None:
     """Why a new job is refused: its leaf is over budget on every cluster that it may use. What is not known is not judged."""
     leaf, clusters = job.budget, candidates(job, books)
     if leaf is None or books.tree is None or job.slice_ms == 0 or not books.tree.covers(leaf) or not clusters:
         return None
-    for cluster in clusters:
-        here = standings.get(cluster)
-        if books.policy(cluster).over_budget != "refuse" or here is None or not here.knows(leaf) or here.now[leaf].guaranteed:
-            return None
-    now = standings[clusters[0]].now[leaf]
+    if any(books.policy(cluster).over_budget != "refuse" for cluster in clusters):
+        return None
+    standings = [_standing(leaf, books, cluster) for cluster in clusters]
+    if any(now is None or now.guaranteed for now in standings):
+        return None
+    now = standings[0]
+    assert now is not None
     sentence = (
         f"budget {leaf} is over budget ({now.used} of {now.entitlement} GPU-ms) and {', '.join(clusters)} refuses such jobs; "
         "submit it once its use has fallen below its entitlement, or ask for slice 0"
     )
     return Reason("over_budget", sentence)
+
+
+def _standing(leaf: str, books: Books, cluster: str) -> Standing | None:
+    """One leaf's standing with all grants: as `Standings` has it, without those of everybody else."""
+    counted = books.counted.get(cluster, {}).get(leaf)
+    if counted is None:
+        return None
+    standing = Standing(counted.used_gpu_ms, counted.entitlement_gpu_ms)
+    if counted.counted_grants >= books.newest_grant[cluster]:
+        return standing
+    here = (each for each in books.attempts.values() if each.cluster == cluster and each.budget == leaf)
+    return standing.after(sum(each.hold_gpu_ms for each in here if each.grant_seq > counted.counted_grants))
 
 
 # ---------------------------------------------------------------------------------------------------------------------- in a pass
