@@ -122,12 +122,13 @@ class _Course:
     def allocated(self) -> None:
         """Partition 1. A hold counts at once, so the order is taken anew after each grant."""
         leaves = ((leaf, kinds) for leaf, kinds in self.books.waiting.items() if leaf is not None)
-        if all(self._skip(leaf, kind) for leaf, kinds in leaves for kind in kinds):
+        strictly = self.limits.policy.backfill == "unallocated_only"
+        skip = self._skip_strictly if strictly else self._skip
+        if all(skip(leaf, kind) for leaf, kinds in leaves for kind in kinds):
             # The usual case: what ended is too small for whoever waits, and nobody's order matters.
             return
         line = AllocatedLine(self.books.waiting, self.standings)
-        strictly = self.limits.policy.backfill == "unallocated_only"
-        while (turn := line.next(self._skip_strictly if strictly else self._skip)) is not None:
+        while (turn := line.next(skip)) is not None:
             job = self.books.jobs[turn.job]
             if self._debugs(turn, line.ahead()):
                 continue
@@ -227,8 +228,9 @@ class _Course:
             return True
         if leaf is None:
             return False
-        over = self.limits.policy.over_budget != "queue" and not self.standings.now[leaf].guaranteed
-        return over or self.limits.bars_kind(leaf, kind)
+        if self.limits.policy.over_budget != "queue" and self.standings.knows(leaf) and not self.standings.now[leaf].guaranteed:
+            return True
+        return self.limits.bars_kind(leaf, kind)
 
     def _skip_strictly(self, leaf: str | None, kind: Kind) -> bool:
         """Who finds no room is not passed over, unless no empty cluster could hold it."""
