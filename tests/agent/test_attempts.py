@@ -233,4 +233,4 @@ def test_cause_names_are_those_of_the_orders() -> None:
     made = attempts()
     run(made, grant())
     (signal, _) = made.stopped(stop(reason="max_runtime"), T0)
-    assert getattr(signal, "cause", None) == Cause("stop", "max_runtime")
+    assert getattr(signal, "cause", None) == Cause("stop", "max_runtime", 60_000)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from allmende.agent.sdk.attempts import Action, Attempts, Fetch, Keep, Say, Signal, Start, Wake, say_again
-from allmende.agent.sdk.backend import Backend, CannotStart, Exit, Launch, NodeState
+from allmende.agent.sdk.backend import Backend, CannotStart, Exit, Launch, NodeState, Running
 from allmende.agent.sdk.journal import Journal
 from allmende.agent.sdk.publisher import Publisher
 from allmende.chassis import rpc
@@ -84,6 +84,7 @@ class Agent:
         self._orders: Subscription | None = None
         # Grants that are not answered yet, by attempt. Acknowledged only then: killed before, the next agent gets them again.
         self._unanswered: dict[str, Delivery] = {}
+        self._adopted: list[Running] = []
         self._journal = journal
         if journal is not None:
             self._do(self._attempts.left_behind(journal.unconfirmed))
@@ -98,10 +99,17 @@ class Agent:
         """Messages that wait for the bus."""
         return self._publisher.spooled
 
+    def adopt(self, running: Running) -> None:
+        """Before `run`: an attempt of an earlier agent runs on. Nothing, where its end is in the journal."""
+        self._adopted.append(running)
+
     async def run(self) -> None:
-        """Report the nodes, then take orders until cancelled."""
+        """Report what runs and the nodes, then take orders until cancelled."""
         async with asyncio.TaskGroup() as group:
             self._group = group
+            # Before the backend may say that one of them has ended.
+            for running in self._adopted:
+                self._do(self._attempts.adopted(running, self._clock.now_ms()))
             group.create_task(self._publisher.run())
             group.create_task(self._backend.run(self))
             for state in await self._backend.nodes():

@@ -8,7 +8,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
-from allmende.agent.sdk.backend import Cause, Exit, Launch, NodeState, ReplicaPlace, Vitals
+from allmende.agent.sdk.backend import Cause, Exit, Launch, NodeState, ReplicaPlace, Running, Vitals
 from allmende.agent.sdk.counters import COUNTERS_A_MESSAGE, counters_of, tick_messages
 from allmende.agent.sdk.devices import Devices
 from allmende.proto.admission import AttemptStopOrdered, JobGranted
@@ -89,6 +89,7 @@ class _Attempt:
     __slots__ = (
         "busy_gpu_ms",
         "cause",
+        "epoch",
         "exit",
         "grace_ms",
         "grant",
@@ -101,9 +102,10 @@ class _Attempt:
         "started_at_ms",
     )
 
-    def __init__(self, grant: JobGranted, places: tuple[ReplicaPlace, ...]) -> None:
+    def __init__(self, grant: JobGranted | Launch, places: tuple[ReplicaPlace, ...], epoch: int) -> None:
         self.grant = grant
         self.places = places
+        self.epoch = epoch
         self.phase: Phase = "fetching"
         self.started_at_ms: Ms = 0
         self.seq = 0
@@ -210,7 +212,7 @@ class Attempts:
         places = self._devices.take(grant.placement, grant.gpus_per_replica)
         if isinstance(places, str):
             return self._refuse(grant.attempt, grant.job, now_ms, places)
-        self._open[grant.attempt] = _Attempt(grant, places)
+        self._open[grant.attempt] = _Attempt(grant, places, self._epoch)
         return [Fetch(grant.attempt)]
 
     def payload(self, attempt: str, payload: Payload) -> list[Action]:
@@ -229,6 +231,7 @@ class Attempts:
             places=at.places,
             gpus_per_replica=grant.gpus_per_replica,
             slice_ms=grant.slice_ms,
+            epoch=at.epoch,
         )
         return [Start(launch)]
 
@@ -239,17 +242,16 @@ class Attempts:
 
     def evicted(self, order: EvictionOrdered, now_ms: Ms) -> list[Action]:
         """An eviction: SIGTERM now, SIGKILL after the grace. Carried out without deciding again."""
-        cause = Cause("eviction", order.plan)
-        return self._ordered_to_end(order.attempt, order.job, cause, order.grace_ms, now_ms)
+        return self._ordered_to_end(order.attempt, order.job, Cause("eviction", order.plan, order.grace_ms), now_ms)
 
     def stopped(self, order: AttemptStopOrdered, now_ms: Ms) -> list[Action]:
         """A stop by the owner or a limit, like an eviction.
 
         A stop of an older term is obeyed: only a valid term can have committed it, and ending an attempt twice harms nobody.
         """
-        return self._ordered_to_end(order.attempt, order.job, Cause("stop", order.reason), order.grace_ms, now_ms)
+        return self._ordered_to_end(order.attempt, order.job, Cause("stop", order.reason, order.grace_ms), now_ms)
 
-    def _ordered_to_end(self, attempt: str, job: str, cause: Cause, grace_ms: Ms, now_ms: Ms) -> list[Action]:
+    def _ordered_to_end(self, attempt: str, job: str, cause: Cause, now_ms: Ms) -> list[Action]:
         if attempt in self._ended:
             return []
         at = self._open.get(attempt)
@@ -263,7 +265,7 @@ class Attempts:
             return self._never_started(at, now_ms, f"ordered to end before it started ({cause.name})")
         first = at.cause is None
         at.cause = at.cause or cause
-        at.grace_ms = min(at.grace_ms, grace_ms) if not first else grace_ms
+        at.grace_ms = min(at.grace_ms, cause.grace_ms) if not first else cause.grace_ms
         return self._terminate(at, now_ms, first) if at.phase == "running" else []
 
     def _terminate(self, at: _Attempt, now_ms: Ms, first: bool) -> list[Action]:
@@ -307,6 +309,28 @@ class Attempts:
             return []
         return self._end(at, left)
 
+    def adopted(self, running: Running, now_ms: Ms) -> list[Action]:
+        """An attempt that an earlier agent started runs on: its counters go on, and an order that it was given still stands.
+
+        `attempt.started` is said again: that agent may have been killed before it did.
+        """
+        launch = running.launch
+        if launch.attempt in self._open or launch.attempt in self._ended:
+            return []
+        at = self._open[launch.attempt] = _Attempt(launch, launch.places, launch.epoch)
+        self._devices.hold(launch.places)
+        at.phase = "running"
+        at.started_at_ms = running.started_at_ms
+        # At most one tick a millisecond: the numbers go on above all that were given.
+        at.seq = at.held_ms = max(0, running.held_ms)
+        body = AttemptStarted(cluster=self._cluster, attempt=launch.attempt, job=launch.job, started_at_ms=running.started_at_ms)
+        actions: list[Action] = [Say(body, running.started_at_ms)]
+        if running.cause is not None:
+            at.cause, at.grace_ms = running.cause, running.cause.grace_ms
+            at.plan = running.cause.name if running.cause.kind == "eviction" else None
+            actions += self._terminate(at, now_ms, first=False)
+        return actions
+
     def lost(self, attempt: str, job: str, now_ms: Ms, detail: str) -> list[Action]:
         """An attempt that an earlier agent of the cluster started, and that runs no longer.
 
@@ -334,8 +358,12 @@ class Attempts:
         """The counters of everything that runs, node by node, at one instant. Every node says at least that it lives."""
         nodes: dict[str, list[Counter]] = defaultdict(list)
         for attempt, at in self._open.items():
-            if at.phase == "running" and attempt in vitals and at.started_at_ms <= at_ms:
-                at.held_ms = max(at.held_ms, at_ms - at.started_at_ms)
+            if at.phase == "running" and attempt in vitals:
+                measured_ms = vitals[attempt].held_ms
+                held_ms = at_ms - at.started_at_ms if measured_ms is None else measured_ms
+                if held_ms < 0:
+                    continue
+                at.held_ms = max(at.held_ms, held_ms)
                 for place, counter in zip(at.places, self._count(at, vitals[attempt]), strict=True):
                     nodes[place.node].append(counter)
         actions: list[Action] = []
@@ -353,7 +381,7 @@ class Attempts:
         return counters_of(
             at.grant.attempt,
             at.places,
-            epoch=self._epoch,
+            epoch=at.epoch,
             seq=at.seq,
             since_ms=at.started_at_ms,
             held_ms=at.held_ms,
@@ -363,7 +391,8 @@ class Attempts:
 
     def _end(self, at: _Attempt, left: Exit) -> list[Action]:
         # Never below what a tick has counted: a backend that notices an end late has held the GPUs until then.
-        at.held_ms = max(at.held_ms, left.ended_at_ms - at.started_at_ms)
+        held_ms = left.ended_at_ms - at.started_at_ms if left.held_ms is None else left.held_ms
+        at.held_ms = max(at.held_ms, held_ms)
         ended_at_ms = at.started_at_ms + at.held_ms
         finals = self._count(at, Vitals(left.checkpoint_at_ms, at.busy_gpu_ms))
         body = AttemptEnded(

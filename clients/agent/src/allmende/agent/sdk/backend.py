@@ -28,10 +28,11 @@ class NodeState(NamedTuple):
 
 
 class Cause(NamedTuple):
-    """Which order ends an attempt: `name` is the plan's id of an eviction, or the reason of a stop."""
+    """Which order ends an attempt: `name` is the plan's id of an eviction, or the reason of a stop. `grace_ms` is clock time."""
 
     kind: Literal["eviction", "stop"]
     name: str
+    grace_ms: Ms = 0
 
 
 class ReplicaPlace(NamedTuple):
@@ -53,6 +54,20 @@ class Launch(NamedTuple):
     places: tuple[ReplicaPlace, ...]
     gpus_per_replica: int
     slice_ms: Ms
+    epoch: int = 0
+    """Of its counters. A backend whose jobs outlive the agent keeps it for `Running`."""
+
+
+class Running(NamedTuple):
+    """An attempt that an earlier agent of the cluster started and that still runs, or ended unnoticed (then say its exit soon).
+
+    `held_ms` as in `Vitals`. `cause`: it was sent SIGTERM for this already. The launch's command may be left out.
+    """
+
+    launch: Launch
+    started_at_ms: Ms
+    held_ms: Ms
+    cause: Cause | None = None
 
 
 class Exit(NamedTuple):
@@ -64,13 +79,20 @@ class Exit(NamedTuple):
     exit_code: int | None = None
     checkpoint_at_ms: Ms | None = None
     detail: str = ""
+    held_ms: Ms | None = None
+    """As in `Vitals`, until the end."""
 
 
 class Vitals(NamedTuple):
-    """What is known of a running attempt. `busy_gpu_ms` is cumulative, of one replica; None: the backend does not measure it."""
+    """What is known of a running attempt.
+
+    `busy_gpu_ms` is cumulative, of one replica; None: the backend does not measure it. `held_ms` is how long the GPUs have been
+    held by a clock that nobody sets; None: as long as the SDK's clock says.
+    """
 
     checkpoint_at_ms: Ms | None = None
     busy_gpu_ms: GpuMs | None = None
+    held_ms: Ms | None = None
 
 
 class CannotStart(Exception):

@@ -32,6 +32,11 @@ class Devices:
         self._taken.setdefault(state.node, set())
         return changed
 
+    def hold(self, places: Iterable[ReplicaPlace]) -> None:
+        """Take exactly these devices, whether or not their node has been reported yet."""
+        for place in places:
+            self._taken.setdefault(place.node, set()).update(place.devices)
+
     def take(self, placement: Iterable[Placed], gpus_per_replica: int) -> tuple[ReplicaPlace, ...] | str:
         """Take devices for all replicas, numbered on through the nodes in order; or a sentence that says why not."""
         places: list[ReplicaPlace] = []
