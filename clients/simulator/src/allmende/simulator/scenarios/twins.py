@@ -10,14 +10,14 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from allmende.proto.units import HOUR_MS, MINUTE_MS, PPM_WHOLE, SECOND_MS
+from allmende.proto.units import HOUR_MS, MINUTE_MS, PPM_WHOLE, SECOND_MS, Ppm
 from allmende.simulator.model import Job, TreeChange
 from allmende.simulator.ports import Scenario
 from allmende.simulator.scenarios import kinds
 from allmende.simulator.scenarios.demand import Demand, Lab, Pool
 from allmende.simulator.scenarios.draws import picked
 from allmende.simulator.scenarios.kinds import SLICE_CAP_MS, Asked, Recipe
-from allmende.simulator.scenarios.people import Plan, Season, teams_of, tree_of
+from allmende.simulator.scenarios.people import Plan, Season, Team, teams_of, tree_of
 from allmende.simulator.scenarios.setting import cluster_of, debug_flow, gpus_max_of, load_of, window_of
 
 NODES: Final = 32
@@ -34,6 +34,18 @@ GAMERS: Final = (
     Plan("pair-renewals", 250_000, (("honest-renewals", 500_000, 8), ("gamer-renewals", 500_000, 8))),
     Plan("pair-splitting", 250_000, (("honest-splitting", 500_000, 8), ("gamer-splitting", 500_000, 32))),
 )
+
+SQUATTERS_DEMAND: Final[Mapping[str, Ppm]] = {
+    "honest-a": 75_000,
+    "parked-a": 75_000,
+    "honest-b": 75_000,
+    "parked-b": 75_000,
+    "others-a": 420_000,
+    "others-b": 280_000,
+}
+"""Of the lab's demand: at 2.5 times capacity twins want 19 % of it, a little more than they are owed, and the others nearly six times
+theirs. Where all want the same part of their share, the limit of the old world gives whoever parks exactly what first in, first out
+gives the honest, and nobody gains by parking but by chance: people park where others crowd them out."""
 
 PARKED_SIZES: Final = ((1, 20), (4, 20), (8, 40), (16, 20))
 SPLIT_GPUS: Final = 4
@@ -116,7 +128,8 @@ def squatters(*, seed: int, days: int, load_ppm: int | None) -> Scenario:
     """Two pairs of twins, one of each parks idle jobs; two other teams beside them."""
     recipes = {"parked-a": parked, "parked-b": parked, "others-a": kinds.training, "others-b": kinds.training, "": honest}
     notes = ("parked-a and parked-b hold GPUs without computing; honest-a and honest-b are their twins.",)
-    return _twins("squatters", SQUATTERS, recipes, notes, seed=seed, days=days, load_ppm=load_ppm)
+    teams = tuple(team._replace(weight_ppm=SQUATTERS_DEMAND[team.leaf]) for team in teams_of(SQUATTERS))
+    return _twins("squatters", SQUATTERS, teams, recipes, notes, seed=seed, days=days, load_ppm=load_ppm)
 
 
 def gamers(*, seed: int, days: int, load_ppm: int | None) -> Scenario:
@@ -130,12 +143,13 @@ def gamers(*, seed: int, days: int, load_ppm: int | None) -> Scenario:
         "": honest,
     }
     notes = ("Each gamer has an honest twin in an equal sibling leaf: gamer-X and honest-X.",)
-    return _twins("gamers", GAMERS, recipes, notes, seed=seed, days=days, load_ppm=load_ppm)
+    return _twins("gamers", GAMERS, teams_of(GAMERS), recipes, notes, seed=seed, days=days, load_ppm=load_ppm)
 
 
 def _twins(
     name: str,
     plans: tuple[Plan, ...],
+    teams: tuple[Team, ...],
     recipes: Mapping[str, Recipe],
     notes: tuple[str, ...],
     *,
@@ -143,7 +157,7 @@ def _twins(
     days: int,
     load_ppm: int | None,
 ) -> Scenario:
-    window, cluster, teams = window_of(days), cluster_of(NODES), teams_of(plans)
+    window, cluster = window_of(days), cluster_of(NODES)
     lab = Lab(
         seed=seed,
         teams=teams,
