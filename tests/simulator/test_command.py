@@ -53,6 +53,8 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "a setting that there is not": (("--scenario", "gamers", "--set", "speed=1"), "margin_ppm"),
     "a setting in the wrong form": (("--scenario", "gamers", "--set", "grace_ms=soon"), "90s"),
     "a length without a unit": (("--philly", "x", "--slice", "30"), "30m"),
+    "an option twice": ((*SMALL, "--seed", "1", "--seed=2"), "--seed is given more than once"),
+    "no time zone": (("--sacct", __file__, "--timezone", ""), "no time zone known here"),
     "jobs without a cluster": (("--jobs", "jobs.csv"), "--cluster FILE.toml"),
     "a file that there is not": (("--philly", "nowhere"), "nowhere"),
     "a warm-up for a scenario": ((*SMALL, "--warm-up", "1d"), "brings its own"),

@@ -14,7 +14,7 @@ from allmende.simulator.model import Cluster, Failures, History, Job, Promise
 from allmende.simulator.policies.allmende import Allmende
 from allmende.simulator.policies.settings import Settings
 from allmende.simulator.ports import Action
-from tests.simulator.policies.builders import RARE, at, cluster, job, minutes, nodes, played, starts, trouble
+from tests.simulator.policies.builders import RARE, at, cluster, job, minutes, nodes, played, starts, tree, trouble
 
 SETTINGS = Settings(gang_ppm=1, quick_ppm=0)
 # By the settings: 2 minutes of notice, and half a minute for messages.
@@ -88,6 +88,23 @@ def check(row: Row) -> None:
     assert first_start == minutes(last.by_ms) - 0.5
 
 
+def test_a_gang_that_is_never_promised_anew_says_at_its_late_start_that_a_failure_made_its_promise_void() -> None:
+    fault = trouble("n00")
+    where = cluster(*nodes(4), failures=RARE)
+    gang = job("gang", 5, "4x8", 60, budget="vision", slice_ms=60 * MINUTE_MS)
+    held = [job(f"h{each}", 1, "1x8", 400, budget="speech", slice_ms=60 * MINUTE_MS) for each in range(3)]
+    own = job("own", 1, "1x8", 400, budget="vision", slice_ms=60 * MINUTE_MS)
+    # When the node is back the leaf is over budget: nothing is gathered for it, and it may displace nobody.
+    trees = tree({"vision": 50, "speech": 50}), tree({"vision": 1, "speech": 99}, fault.fails + 1)
+    history = played(Allmende(SETTINGS, where), where, [*held, own, gang], *trees, seed=fault.seed, until=900)
+    (start,) = starts(history)["gang"]
+    assert start > 400
+    assert [(minutes(promise.by_ms), promise.moved_by_failure) for promise in said(history)] == [
+        (61 + NOTICE, False),
+        (start, True),
+    ]
+
+
 @pytest.mark.parametrize("sentence", ROWS)
 def test_what_is_said(sentence: str) -> None:
     check(ROWS[sentence])
@@ -154,8 +171,8 @@ def test_whatever_comes_a_promise_is_kept_or_a_failure_moved_it(lab: tuple[Clust
             if word.moved_by_failure:
                 assert any(at_ms <= word.at_ms for at_ms, _node in down), "nothing had failed"
             if not any(each.moved_by_failure for each in same_wait):
-                # A reservation may become void with a failure, and nothing be promised anew.
+                # A reservation may become void with a failure, and nothing be promised anew: whoever starts late then says why.
                 void = any(word.at_ms < at_ms <= word.by_ms for at_ms, _node in down)
-                assert void or (start_ms is not None and start_ms <= word.by_ms), (name, word, start_ms)
+                assert (void and start_ms is None) or (start_ms is not None and start_ms <= word.by_ms), (name, word, start_ms)
     if not down:
         assert not any(word.moved_by_failure for word in history.promises)

@@ -6,10 +6,12 @@ Never reads the environment, and prints nothing but what was asked for: figures 
 import io
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
+from typer.core import TyperOption
 
 from allmende.simulator.command import options as o
 from allmende.simulator.command.ask import DEFAULT_SEED, Ask
@@ -35,12 +37,27 @@ def run(arguments: Sequence[str], name: str) -> None:
         # A terminal that cannot show a letter shows its number instead of ending the run.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    for option in _repeated(arguments):
+        typer.echo(f"{option} is given more than once; which one counts is not guessed: say it once", err=True)
+        sys.exit(Exit.USAGE)
     try:
         app(args=list(arguments), prog_name=name, obj=shlex.join([*name.split(), *arguments]))
     except OSError as error:
         # A full disk behind `>`; a closed pipe is typer's own case, and files of ours are `Outputs`'.
         typer.echo(f"standard output cannot be written: {error.strerror}", err=True)
         sys.exit(Exit.OUTPUT)
+
+
+def _repeated(arguments: Sequence[str]) -> list[str]:
+    """Options with one value that are given several times: the parser would silently take the last."""
+    single = {
+        name
+        for option in typer.main.get_command(app).params
+        if isinstance(option, TyperOption) and not option.multiple and not option.is_flag
+        for name in option.opts
+    }
+    given = Counter(argument.partition("=")[0] for argument in arguments)
+    return [name for name, times in given.items() if name in single and times > 1]
 
 
 @app.command(epilog="Exit codes: 0 done, 2 wrong command line or file, 70 a rule is at fault, 74 could not write, 130 Ctrl-C.")

@@ -117,7 +117,7 @@ def _read_history(ask: Ask, terms: Terms, cluster: Cluster | None, budgets: tupl
             cluster=cluster,
             budgets=budgets,
             unit="cpu" if ask.unit == "cpu" else "gpu",
-            timezone=ask.timezone or "UTC",
+            timezone="UTC" if ask.timezone is None else ask.timezone,
             skip_bad=ask.skip_bad,
             **lengths,
         )

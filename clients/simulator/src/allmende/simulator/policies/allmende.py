@@ -48,8 +48,8 @@ class Allmende:
         self._parked: set[str] = set()
         self._leaving: list[tuple[Ms, str, str]] = []
         self._promised: dict[str, Reserved] = {}
-        # Jobs that still wait and whose promise a failing node has made void.
-        self._voided: set[str] = set()
+        # Jobs that still wait and whose promise a failing node has made void, and when that said they would start.
+        self._voided: dict[str, Ms] = {}
 
     # ------------------------------------------------------------------------------------------------------- what is taken note of
 
@@ -217,15 +217,19 @@ class Allmende:
         """Make new reservations known: to those who wait, and to the preemptor, who lets attempts go after their saves."""
         reservations = self._books.reserved[self._cluster]
         for job in [job for job in self._promised if job not in reservations]:
-            if self._failed(job, self._promised.pop(job)):
-                self._voided.add(job)
-        self._voided = {job for job in self._voided if self._waits(job)}
+            reserved = self._promised.pop(job)
+            if self._failed(job, reserved):
+                self._voided.setdefault(job, reserved.by_ms)
+        for job in [job for job in self._voided if not self._waits(job)]:
+            # It started as any other does: if that is late, the failure is why.
+            if self._voided.pop(job) < now_ms and job in self._books.jobs:
+                self._actions.append(Promised(job, now_ms, True))
         for job, reserved in reservations.items():
             former = self._promised.get(job)
             if former == reserved:
                 continue
             moved = job in self._voided or (former is not None and self._failed(job, former))
-            self._voided.discard(job)
+            self._voided.pop(job, None)
             self._promised[job] = reserved
             self._actions.append(Promised(job, reserved.by_ms, moved))
             for part in reserved.placement:

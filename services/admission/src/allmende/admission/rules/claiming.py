@@ -121,6 +121,7 @@ class _Seen:
         self._to_look_at = to_look_at
         self._looks: dict[tuple[str | None, Kind], int] = {}
         self._hopeless: dict[tuple[str, Kind], bool] = {}
+        self._reaches: dict[str, int] = {}
         self._largest: dict[str, list[tuple[GpuMs, str]]] = {}
         self._closed: dict[int, frozenset[str]] = {}
         self._gathered_for = {
@@ -145,6 +146,7 @@ class _Seen:
         """A claim was raised, so holds have grown: what was lawful may be so no more. (That the claimant's own attempts have become
         better victims is left to the next pass.)"""
         self._largest.clear()
+        self._reaches.clear()
         self._hopeless.clear()
 
     def skip(self, leaf: str | None, kind: Kind) -> bool:
@@ -161,8 +163,10 @@ class _Seen:
         shape = kind.shape
         if shape.claim is not None or (shape.clusters and self._setting.cluster not in shape.clusters):
             return True
-        # The smallest hold displaces most leaves, the largest most unsaved work: whoever cannot with both cannot at all.
         gpus = shape.replicas * shape.gpus
+        if gpus > self._reach(leaf):
+            return True
+        # The smallest hold displaces most leaves, the largest most unsaved work: whoever cannot with both cannot at all.
         at_best = Lawful(
             leaves=self._lawful_leaves(leaf, max(1, kind.slice_ms_least * gpus)),
             own=leaf,
@@ -171,6 +175,13 @@ class _Seen:
             closed=frozenset() if (leaf, kind) in self._gathered_for else self._closed_to(kind),
         )
         return not self.pool.fits(shape, at_best)
+
+    def _reach(self, leaf: str) -> int:
+        """GPUs that the leaf's jobs could get at most, wherever they are."""
+        found = self._reaches.get(leaf)
+        if found is None:
+            found = self._reaches[leaf] = self.pool.gpus((leaf, *self._lawful_leaves(leaf, 1)))
+        return found
 
     def _closed_to(self, kind: Kind) -> frozenset[str]:
         """Nodes that are closed to all of the kind, but for one that nodes are gathered for."""

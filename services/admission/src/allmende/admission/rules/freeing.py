@@ -50,29 +50,32 @@ class Pool:
         self._loose = loose
         self._gpus = {leaf: sum(each.gpus for each in those) for leaf, those in loose.items()}
         self._free = rooms.open()
+        self._free_gpus = sum(self._free.values())
         names = dict.fromkeys(self._free)
         names.update((node, None) for those in loose.values() for each in those for node, _gpus in each.held)
         self._nodes = {name: room for name in names if (room := rooms.node(name)) is not None}
         # Made at the first look: most leaves are looked at by nobody.
         self._attempts: dict[str | None, list[_Attempt]] = {}
         self._usable: dict[Where, dict[str, int]] = {}
-        self._fit: dict[tuple[int, Where], tuple[int, int]] = {}
+        self._fit: dict[tuple[int, Where], int] = {}
+
+    def gpus(self, leaves: Sequence[str]) -> int:
+        """GPUs that are free, or held by attempts of these leaves or by those whom anybody may displace."""
+        held = self._gpus
+        return self._free_gpus + held.get(None, 0) + sum(held.get(leaf, 0) for leaf in leaves)
 
     def fits(self, shape: Shape, lawful: Lawful) -> bool:
         """Would all replicas fit once these have left?"""
         where, size = (shape.model, shape.avoid, lawful.closed), shape.gpus
         usable = self._usable_nodes(where)
-        known = self._fit.get((size, where))
-        if known is None:
-            known = self._fit[size, where] = sum(free // size for free in usable.values()), sum(usable.values())
-        fit, gpus = known
+        fit = self._fit.get((size, where))
+        if fit is None:
+            fit = self._fit[size, where] = sum(free // size for free in usable.values())
         missing = shape.replicas - fit
         if missing <= 0:
             return True
-        # Cheap, and most often enough: not even all GPUs together, wherever they are, are as many.
-        for leaf in (None, lawful.own, *lawful.leaves):
-            gpus += self._gpus.get(leaf, 0)
-        if gpus < shape.replicas * size:
+        # Cheap, and often enough: all that may go is too little, wherever it is.
+        if self.gpus((lawful.own, *lawful.leaves)) < shape.replicas * size:
             return False
         added: dict[str, int] = {}
         for attempt in self._covered(lawful):
@@ -140,6 +143,7 @@ class Pool:
         here = [attempt for attempt in self._covered(lawful) if any(where == node for where, _gpus in attempt.held)]
         missing = gpus - self._free.get(node, 0)
         self._free[node] = max(0, -missing)
+        self._free_gpus = sum(self._free.values())
         # Unallocated goes first (contract §7). What a victim holds beyond the need may go to another who may displace it.
         for attempt in sorted(here, key=lambda each: (each.leaf is not None, each.lost, each.attempt)):
             if missing <= 0:

@@ -79,14 +79,15 @@ class AllocatedLine:
     """All allocated jobs of a cluster. Leaf keys only grow within a pass, so a stored key is a lower bound: it is renewed when
     it comes up, and only then (the surplus tier shares ancestors, so one grant may move many leaves)."""
 
-    def __init__(self, waiting: Mapping[str | None, Kinds], standings: Standings) -> None:
+    def __init__(self, waiting: Mapping[str | None, Kinds], standings: Standings, hopeless: Sequence[str] = ()) -> None:
+        """`hopeless`: leaves of which nobody needs to be tried; they are named only where it is asked who stands ahead."""
         self._standings = standings
         self._lines = {
             leaf: LeafLine(leaf, kinds, {}) for leaf, kinds in waiting.items() if leaf is not None and standings.knows(leaf)
         }
         self._heap: list[tuple[LeafKey, str]] = [(standings.key(leaf), leaf) for leaf in self._lines]
         heapq.heapify(self._heap)
-        self._exhausted: list[str] = []
+        self._exhausted = [leaf for leaf in hopeless if standings.knows(leaf)]
         # (version of the standings, leaf) for which the top of the heap is known to be right.
         self._checked: tuple[int, str] | None = None
 
@@ -118,8 +119,12 @@ class AllocatedLine:
         self._lines[turn.leaf].served(turn.group)
 
     def ahead(self) -> tuple[str, ...]:
-        """Leaves that stood before the present one and could start nothing more, nearest first, at most 10."""
-        return tuple(reversed(self._exhausted[-10:]))
+        """Leaves that stand before the present one and could start nothing more, nearest first, at most 10."""
+        if not self._exhausted or not self._heap:
+            return ()
+        present = self._heap[0][0]
+        before = [(key, leaf) for leaf in self._exhausted if (key := self._standings.key(leaf)) < present]
+        return tuple(leaf for _key, leaf in sorted(before, reverse=True)[:10])
 
 
 class UnallocatedLine:

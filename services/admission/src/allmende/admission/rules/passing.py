@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from allmende.admission.model.books import Books, Kind, Turn
+from allmende.admission.model.books import Books, Kind, Line, Turn
 from allmende.admission.model.facts import NOTHING, Change, Claimed, Fact, Granted, Withdrawn, together
 from allmende.admission.model.values import Attempt, Claim, Decided, Job, Shape, Terms
 from allmende.admission.rules import policies, reserving
@@ -121,16 +121,22 @@ class _Course:
 
     def allocated(self) -> None:
         """Partition 1. A hold counts at once, so the order is taken anew after each grant."""
-        leaves = ((leaf, kinds) for leaf, kinds in self.books.waiting.items() if leaf is not None)
         strictly = self.limits.policy.backfill == "unallocated_only"
         skip = self._skip_strictly if strictly else self._skip
-        if all(skip(leaf, kind) for leaf, kinds in leaves for kind in kinds):
-            # The usual case: what ended is too small for whoever waits, and nobody's order matters.
+        # The usual case: what ended is too small for most who wait, and their order matters to nobody.
+        hopeful: dict[str | None, Line] = {}
+        hopeless: list[str] = []
+        for leaf, kinds in self.books.waiting.items():
+            if leaf is not None and not all(skip(leaf, kind) for kind in kinds):
+                hopeful[leaf] = kinds
+            elif leaf is not None:
+                hopeless.append(leaf)
+        if not hopeful:
             return
-        line = AllocatedLine(self.books.waiting, self.standings)
+        line = AllocatedLine(hopeful, self.standings, hopeless)
         while (turn := line.next(skip)) is not None:
             job = self.books.jobs[turn.job]
-            if self._debugs(turn, line.ahead()):
+            if self._debugs(turn, line):
                 continue
             missed_from_ms = self._missed_from_ms.get(turn.group.kind.shape)
             hopeless = missed_from_ms is not None and job.next_slice_ms >= missed_from_ms
@@ -167,7 +173,7 @@ class _Course:
             self._grant(None, job, placement, 0, ())
             line.served(turn)
 
-    def _debugs(self, turn: Next, ahead: tuple[str, ...]) -> bool:
+    def _debugs(self, turn: Next, line: AllocatedLine) -> bool:
         """The turn is the leaf's; grant it to the next job of its debug lane that fits, if there is one."""
         leaf = turn.leaf
         assert leaf is not None
@@ -181,7 +187,7 @@ class _Course:
                 continue
             placement = self._place(job, job.next_slice_ms)
             if placement is not None:
-                self._grant(leaf, job, placement, job.next_slice_ms, ahead)
+                self._grant(leaf, job, placement, job.next_slice_ms, line.ahead())
                 self._hold(leaf, job)
                 return True
         return False
