@@ -43,8 +43,8 @@ SQUATTERS_DEMAND: Final[Mapping[str, Ppm]] = {
     "others-a": 420_000,
     "others-b": 280_000,
 }
-"""Of the lab's demand: at 2.5 times capacity twins want 19 % of it, a little more than they are owed, and the others nearly six times
-theirs. Where all want the same part of their share, the limit of the old world gives whoever parks exactly what first in, first out
+"""Of the lab's demand: at 2.5 times capacity twins want 19 % of it, a little more than they are owed, and the others nearly six
+times theirs. Where all want the same part of their share, the limit of the old world gives whoever parks exactly what its queue
 gives the honest, and nobody gains by parking but by chance: people park where others crowd them out."""
 
 PARKED_SIZES: Final = ((1, 20), (4, 20), (8, 40), (16, 20))
