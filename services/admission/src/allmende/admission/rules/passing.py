@@ -125,15 +125,15 @@ class _Course:
         skip = self._skip_strictly if strictly else self._skip
         # The usual case: what ended is too small for most who wait, and their order matters to nobody.
         hopeful: dict[str | None, Line] = {}
-        hopeless: list[str] = []
+        others: list[str] = []
         for leaf, kinds in self.books.waiting.items():
             if leaf is not None and not all(skip(leaf, kind) for kind in kinds):
                 hopeful[leaf] = kinds
             elif leaf is not None:
-                hopeless.append(leaf)
+                others.append(leaf)
         if not hopeful:
             return
-        line = AllocatedLine(hopeful, self.standings, hopeless)
+        line = AllocatedLine(hopeful, self.standings, others)
         while (turn := line.next(skip)) is not None:
             job = self.books.jobs[turn.job]
             if self._debugs(turn, line):
