@@ -37,7 +37,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The longest slice of a job that was evicted idle; 0: as any other."""
     bother_ms: Ms = 15 * MINUTE_MS
     """Each earlier eviction of a job counts as so much lost time of its GPUs when victims are chosen; 0: not at all."""
-    claims_rest_ms: Ms = 0
+    claims_rest_ms: Ms = MINUTE_MS
     """Between two rounds of looks for claims only kinds that somebody has joined are looked at; 0: no rest."""
     patience: int = 2
     """Each time a job has been evicted so often again, its next slice doubles."""

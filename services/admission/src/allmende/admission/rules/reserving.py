@@ -46,11 +46,12 @@ def reserve(setting: Setting) -> list[Change]:
     if space <= 0:
         return []
     busy = {books.jobs[name].budget for name in open_}
-    leaves = (leaf for leaf in books.waiting if leaf is not None and leaf not in busy and setting.standings.knows(leaf))
+    leaves = (leaf for leaf in books.waiting if leaf is not None and leaf not in busy)
+    large = ((leaf, job) for leaf in leaves if (job := _oldest_large(setting, leaf)) is not None)
     oldest = [
         (job.submitted_at_ms, job.job, leaf, job)
-        for leaf in leaves
-        if _near(setting, leaf) and (job := _oldest_large(setting, leaf)) is not None and _is_due(setting, leaf, job)
+        for leaf, job in large
+        if setting.standings.knows(leaf) and _near(setting, leaf) and _is_due(setting, leaf, job)
     ]
     changes: list[Change] = []
     nodes = _Nodes(setting) if oldest else None
