@@ -6,6 +6,7 @@ from allmende.proto.admission import (
     Blocker,
     ClaimRaised,
     ClaimWithdrawn,
+    JobChanged,
     JobEnded,
     JobGranted,
     JobQueued,
@@ -179,6 +180,7 @@ ADMISSION: tuple[Message, ...] = (
         first_started_at_ms=T0 + 1,
         ended_at_ms=T0 + MINUTE_MS,
     ),
+    JobChanged(user="ada", job=JOB, held=True, priority=-5, slice_ms=SLICE, author="olga"),
     ClaimRaised(
         cluster="c1",
         claim=CLAIM,

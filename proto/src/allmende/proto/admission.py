@@ -125,6 +125,19 @@ class JobEnded(Message, frozen=True, kw_only=True):
     ended_at_ms: Instant
 
 
+class JobChanged(Message, frozen=True, kw_only=True):
+    """Somebody has changed a waiting job, or holds it; all that may change, as it is now. `author`: its owner or an operator."""
+
+    TYPE: ClassVar[str] = "job.changed"
+
+    user: Name
+    job: Id
+    held: bool
+    priority: int
+    slice_ms: Span
+    author: Name
+
+
 class ClaimRaised(Message, frozen=True, kw_only=True):
     """The preemptor shall make room for one named job, whose leaf is owed time.
 
@@ -261,6 +274,8 @@ class JobSummary(Struct, frozen=True, kw_only=True):
     submitted_at_ms: Instant
     attempts: int
     latest: AttemptSummary | None
+    held: bool = False
+    """Its owner or an operator lets it wait (`state` is `queued`)."""
 
 
 class JobsPage(Struct, frozen=True, kw_only=True):
@@ -293,6 +308,7 @@ class Decision(Struct, frozen=True, kw_only=True):
         "stopped",
         "ended",
         "would",
+        "changed",
     ]
     """`would`: what mode `observe` would have done."""
     sentence: Text
@@ -324,6 +340,25 @@ class Cancelled(Struct, frozen=True, kw_only=True):
 
     job: Id
     status: Literal["ended", "ending", "already_ended"]
+
+
+class ChangeJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Change a waiting job of the caller's own; what is unset stays. `held` True: it shall not start."""
+
+    job: Annotated[str, Meta(min_length=4, max_length=26, pattern=r"\A[0-9a-z]+\Z")]
+    held: bool | None = None
+    priority: Annotated[int, Meta(ge=-1_000, le=1_000)] | None = None
+    slice_ms: Span | None = None
+
+
+class Changed(Struct, frozen=True, kw_only=True):
+    """The job as it is now; `unchanged`: it was so already."""
+
+    job: Id
+    status: Literal["changed", "unchanged"]
+    held: bool
+    priority: int
+    slice_ms: Span
 
 
 class NodesQuery(Struct, frozen=True, kw_only=True):

@@ -102,6 +102,7 @@ SUBJECTS: tuple[Subject, ...] = (
     ),
     _row(admission.AttemptStopOrdered, "admission", "cluster attempt", "DECISIONS", ("admission",), ("agent", *WATCHERS)),
     _row(admission.JobEnded, "admission", "user job", "DECISIONS", ("admission",), WATCHERS),
+    _row(admission.JobChanged, "admission", "user job", "DECISIONS", ("admission",), WATCHERS),
     _row(admission.ClaimRaised, "admission", "cluster claim", "DECISIONS", ("admission",), ("preemptor", *WATCHERS)),
     _row(admission.ClaimWithdrawn, "admission", "cluster claim", "DECISIONS", ("admission",), ("preemptor", *WATCHERS)),
     _row(admission.NodeClosed, "admission", "cluster node", "DECISIONS", ("admission",), ("preemptor", *WATCHERS)),
@@ -183,6 +184,9 @@ POLICY_HISTORY = _ask("admission", "policy_history", policy.PolicyHistoryQuery, 
 SET_POLICY = Request(
     service="admission", verb="set_policy", request=policy.SetPolicy, reply=policy.PolicySet, asks=("operator",), changes=True
 )
+CHANGE = Request(
+    service="admission", verb="change", request=admission.ChangeJob, reply=admission.Changed, asks=PEOPLE, changes=True
+)
 PAYLOAD = Request(
     service="admission", verb="payload", request=admission.PayloadQuery, reply=admission.PayloadReply, asks=("agent",)
 )
@@ -213,6 +217,7 @@ REQUESTS: tuple[Request, ...] = (
     NODES,
     HISTORY,
     CANCEL,
+    CHANGE,
     POLICY,
     POLICY_HISTORY,
     SET_POLICY,

@@ -88,6 +88,7 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         endpoint(subjects.POLICY_HISTORY, queries.policy_history),
         endpoint(subjects.SET_POLICY, commands.set_policy),
         endpoint(subjects.CANCEL, commands.cancel),
+        endpoint(subjects.CHANGE, commands.change),
     ]
     # Only the writer answers: the queue's order and the live attempts are in its memory.
     try:

@@ -22,6 +22,13 @@ class JobFilter(NamedTuple):
     limit: int
 
 
+class Owner(NamedTuple):
+    """Whose a job is, and the digest of its submission; None: from before digests were kept."""
+
+    user: str
+    digest: str | None
+
+
 class PastFilter(NamedTuple):
     """Which part of the past a page shows: behind an attempt of a job, each empty at the beginning."""
 
@@ -44,8 +51,8 @@ class Store(Protocol):
             StaleTerm: a job's row is not as it was; somebody else has written it.
         """
 
-    async def owners(self, tx: Transaction, jobs: Sequence[str]) -> Mapping[str, str]:
-        """The user of each of these jobs that exists."""
+    async def owners(self, tx: Transaction, jobs: Sequence[str]) -> Mapping[str, Owner]:
+        """Who submitted each of these jobs that exists, and what."""
 
     async def jobs_by_suffix(self, connection: Connection, suffix: str) -> Sequence[Job]:
         """At most two jobs whose id ends so."""

@@ -1,9 +1,9 @@
 -- name: put_jobs
 -- Conditional: a row that is not as it was when the decision was made is not written, and is missed in the answer.
-INSERT INTO job AS held (job, user_name, budget, state, ended_at_ms, version, body)
-SELECT job, user_name, budget, state, ended_at_ms, version, body
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::text[])
-    AS put (job, user_name, budget, state, ended_at_ms, version, body)
+INSERT INTO job AS held (job, user_name, budget, state, ended_at_ms, version, digest, body)
+SELECT job, user_name, budget, state, ended_at_ms, version, digest, body
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::text[])
+    AS put (job, user_name, budget, state, ended_at_ms, version, digest, body)
 ON CONFLICT (job) DO UPDATE
 SET state = excluded.state, ended_at_ms = excluded.ended_at_ms, version = excluded.version, body = excluded.body
 WHERE held.version = excluded.version - 1
@@ -106,7 +106,7 @@ SELECT DISTINCT ON (cluster) body FROM policy ORDER BY cluster, revision DESC
 SELECT body FROM policy WHERE cluster = $1 AND ($2::bigint IS NULL OR revision < $2) ORDER BY revision DESC LIMIT $3
 
 -- name: owners
-SELECT job, user_name FROM job WHERE job = ANY ($1::text[])
+SELECT job, user_name, digest FROM job WHERE job = ANY ($1::text[])
 
 -- name: jobs_by_suffix
 -- Two are enough to know that the end of an id is ambiguous. A range, because LIKE with a parameter uses no index.

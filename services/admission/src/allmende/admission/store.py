@@ -23,7 +23,7 @@ from allmende.admission.model.values import (
     Node,
     Tree,
 )
-from allmende.admission.ports import JobFilter, PastFilter
+from allmende.admission.ports import JobFilter, Owner, PastFilter
 from allmende.admission.rules import trees
 from allmende.chassis.db import Connection, Transaction, load_queries
 from allmende.chassis.errors import StaleTerm
@@ -89,9 +89,10 @@ class AdmissionStore:
         await _put_decisions(tx, dirty.decisions)
         await _put_state(tx, dirty)
 
-    async def owners(self, tx: Transaction, jobs: Sequence[str]) -> Mapping[str, str]:
-        """The user of each of these jobs that exists."""
-        return {row["job"]: row["user_name"] for row in await tx.connection.fetch(_SQL["owners"], list(jobs))}
+    async def owners(self, tx: Transaction, jobs: Sequence[str]) -> Mapping[str, Owner]:
+        """Who submitted each of these jobs that exists, and what."""
+        rows = await tx.connection.fetch(_SQL["owners"], list(jobs))
+        return {row["job"]: Owner(row["user_name"], row["digest"]) for row in rows}
 
     async def jobs_by_suffix(self, connection: Connection, suffix: str) -> Sequence[Job]:
         """At most two jobs whose id ends so."""
@@ -144,6 +145,7 @@ async def _put_jobs(tx: Transaction, jobs: Sequence[Job]) -> None:
         [job.state for job in jobs],
         [job.ended_at_ms for job in jobs],
         [job.version for job in jobs],
+        [job.digest for job in jobs],
         _texts(jobs),
     )
     if len(written) != len(jobs):

@@ -1,9 +1,12 @@
 """Between the messages of proto and the values of admission, both ways. Never decides, and never sends."""
 
+from hashlib import sha256
+
 import msgspec
 
 from allmende.admission.model.books import Books
 from allmende.admission.model.facts import (
+    Altered,
     Claimed,
     Closed,
     Decreed,
@@ -67,7 +70,13 @@ def job(said: JobSubmitted, occurred_at_ms: Ms, received_at_ms: Ms) -> Job:
         may_run_unallocated=said.may_run_unallocated,
         submitted_at_ms=min(occurred_at_ms, received_at_ms),
         next_slice_ms=said.slice_ms,
+        digest=digest(said),
     )
+
+
+def digest(said: JobSubmitted) -> str:
+    """What tells one submission from another under the same id."""
+    return sha256(msgspec.json.encode(said, order="deterministic")).hexdigest()
 
 
 def payload(said: JobSubmitted) -> bytes:
@@ -202,6 +211,15 @@ def message(fact: Fact, fence: int, now_ms: Ms, stop_grace_ms: Ms) -> Message:
         case Closed(cordon_, newest_grant_seq):
             return admission.NodeClosed(
                 cluster=cordon_.cluster, node=cordon_.node, revision=cordon_.revision, newest_grant_seq=newest_grant_seq
+            )
+        case Altered(job_, author):
+            return admission.JobChanged(
+                user=job_.user,
+                job=job_.job,
+                held=job_.held,
+                priority=job_.priority,
+                slice_ms=job_.slice_ms,
+                author=author,
             )
         case Decreed(known):
             return policy.PolicyChanged(
@@ -349,6 +367,7 @@ def job_summary(job: Job, latest: Attempt | None) -> admission.JobSummary:
         submitted_at_ms=job.submitted_at_ms,
         attempts=job.attempts,
         latest=None if latest is None else attempt_summary(latest),
+        held=job.held,
     )
 
 

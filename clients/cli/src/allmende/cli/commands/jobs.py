@@ -1,5 +1,6 @@
-"""`allmende queue`, `jobs`, `why` and `cancel`: what waits, what runs, and for which reason."""
+"""`allmende queue`, `jobs`, `why`, `cancel`, `hold`, `release` and `change`: what waits, what runs, and for which reason."""
 
+from pathlib import Path
 from typing import Annotated, get_args
 
 import typer
@@ -14,6 +15,8 @@ from allmende.proto.admission import (
     AttemptSummary,
     CancelJob,
     Cancelled,
+    Changed,
+    ChangeJob,
     Decision,
     JobsPage,
     JobsQuery,
@@ -25,7 +28,7 @@ from allmende.proto.admission import (
     WhyQuery,
     WhyReply,
 )
-from allmende.proto.units import Ms, format_duration
+from allmende.proto.units import Ms, format_duration, parse_duration
 
 JobArgument = Annotated[
     str, typer.Argument(metavar="JOB", help="A job's id, or its end as the tables print it.", show_default=False)
@@ -127,7 +130,7 @@ def _job_row(job: JobSummary, now_ms: Ms) -> tuple[str, ...]:
     latest = job.latest
     return (
         render.short(job.job),
-        job.outcome or job.state,
+        job.outcome or ("held" if job.held else job.state),
         job.budget or "(unallocated)",
         str(job.gpus),
         render.ago(job.submitted_at_ms, now_ms),
@@ -230,6 +233,49 @@ def cancel(job: JobArgument, lab: LabOption = None, as_json: JsonOption = False)
             session.show(reply, words[reply.status], as_json)
 
     session.run(work())
+
+
+def hold(job: JobArgument, lab: LabOption = None, as_json: JsonOption = False) -> None:
+    """Keep one of your waiting jobs from starting. It keeps its place."""
+    _change(ChangeJob(job=_checked(job), held=True), lab, as_json)
+
+
+def release(job: JobArgument, lab: LabOption = None, as_json: JsonOption = False) -> None:
+    """Let a job that is held start again, in its place."""
+    _change(ChangeJob(job=_checked(job), held=False), lab, as_json)
+
+
+def change(
+    job: JobArgument,
+    priority: Annotated[int | None, typer.Option(min=-1000, max=1000, help="Orders jobs inside your budget only.")] = None,
+    slice_: Annotated[str | None, typer.Option("--slice", help="Minimum runtime: 30m, 8h. 0 runs unallocated.")] = None,
+    lab: LabOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change the priority or the slice of one of your waiting jobs."""
+    if priority is None and slice_ is None:
+        raise typer.BadParameter("say what to change: --priority or --slice")
+    try:
+        slice_ms = None if slice_ is None else parse_duration(slice_)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--slice") from None
+    _change(ChangeJob(job=_checked(job), priority=priority, slice_ms=slice_ms), lab, as_json)
+
+
+def _change(request: ChangeJob, lab: Path | None, as_json: bool) -> None:
+    async def work() -> None:
+        async with session.opened(lab) as opened:
+            reply = await opened.ask(subjects.CHANGE, request, Changed)
+            held = ", held" if reply.held else ""
+            now = f"priority {reply.priority}, slice {format_duration(reply.slice_ms)}{held}"
+            session.show(reply, f"{reply.job} {'is' if reply.status == 'changed' else 'was already'}: {now}", as_json)
+
+    session.run(work())
+
+
+def _checked(job: str) -> str:
+    _check_end(job)
+    return job
 
 
 def _check_end(job: str) -> None:

@@ -1,15 +1,17 @@
-"""What people command: end a job, set a cluster's policy. Runs between the batches, in a transaction of its own."""
+"""What people command: end, hold or change a job, set a cluster's policy. Runs between the batches, in a transaction of its own."""
+
+from typing import Literal
 
 from allmende.admission.handlers.desk import Desk
 from allmende.admission.handlers.queries import one_of
 from allmende.admission.model.books import Books
-from allmende.admission.model.values import KnownPolicy
+from allmende.admission.model.values import KnownPolicy, Reason
 from allmende.admission.ports import Store, Writer
-from allmende.admission.rules import life, policies
+from allmende.admission.rules import changing, life, policies
 from allmende.chassis.db import Database, Transaction
 from allmende.chassis.ports import Clock
 from allmende.chassis.worker import Outcome
-from allmende.proto.admission import CancelJob, Cancelled
+from allmende.proto.admission import CancelJob, Cancelled, Changed, ChangeJob
 from allmende.proto.envelope import Refusal
 from allmende.proto.policy import PolicySet, SetPolicy
 from allmende.proto.units import format_duration
@@ -29,12 +31,7 @@ class Commands:
             Refusal: `unknown_job`, `ambiguous_job` or `not_your_job`.
         """
 
-        # Refused out here: a transaction that fails drops the books, and a stranger must not cause that.
-        async with self._db.reading() as connection:
-            stored = one_of(await self._store.jobs_by_suffix(connection, request.job), request.job)
-        if stored.user != caller and caller not in self._operators:
-            raise Refusal("not_your_job", f"job {stored.job} belongs to {stored.user}; only its owner or an operator may cancel it")
-        name = stored.job
+        name = await self._own(caller, request.job, "cancel it")
 
         async def work(tx: Transaction) -> tuple[Cancelled, Outcome]:
             books = await self._desk.open(tx)
@@ -47,6 +44,49 @@ class Commands:
             return reply, await self._desk.close(tx)
 
         return await self._writer.exclusively(work)
+
+    async def change(self, caller: str, request: ChangeJob) -> Changed:
+        """Hold, release or change a waiting job of the caller's own; an operator may with anybody's.
+
+        Raises:
+            Refusal: `unknown_job`, `ambiguous_job`, `not_your_job`, `not_waiting`, or why a job of this slice would be refused.
+        """
+        name = await self._own(caller, request.job, "change it")
+        wanted = changing.Wanted(request.held, request.priority, request.slice_ms)
+
+        async def work(tx: Transaction) -> tuple[Changed | Refusal, Outcome]:
+            books = await self._desk.open(tx)
+            job = books.jobs.get(name)
+            if job is None:
+                refusal = Refusal("not_waiting", f"job {name} has ended; only a job that waits can be held or changed")
+                return refusal, await self._desk.close(tx)
+            change = changing.altered(books, job, wanted, caller, self._clock.now_ms(), self._desk.terms)
+            if isinstance(change, Reason):
+                return Refusal(change.code, change.sentence), await self._desk.close(tx)
+            self._desk.apply(change)
+            self._desk.want(job.clusters or books.cluster_names())
+            now = books.jobs[name]
+            status: Literal["changed", "unchanged"] = "changed" if change.jobs else "unchanged"
+            reply = Changed(job=name, status=status, held=now.held, priority=now.priority, slice_ms=now.slice_ms)
+            return reply, await self._desk.close(tx)
+
+        answer = await self._writer.exclusively(work)
+        if isinstance(answer, Refusal):
+            raise answer
+        return answer
+
+    async def _own(self, caller: str, job: str, doing: str) -> str:
+        """The whole id of a job that the caller may command.
+
+        Raises:
+            Refusal: `unknown_job`, `ambiguous_job` or `not_your_job`.
+        """
+        # Refused out here: a transaction that fails drops the books, and a stranger must not cause that.
+        async with self._db.reading() as connection:
+            stored = one_of(await self._store.jobs_by_suffix(connection, job), job)
+        if stored.user != caller and caller not in self._operators:
+            raise Refusal("not_your_job", f"job {stored.job} belongs to {stored.user}; only its owner or an operator may {doing}")
+        return stored.job
 
     async def set_policy(self, caller: str, request: SetPolicy) -> PolicySet:
         """Replace a cluster's policy; a pass follows at once. What runs goes on.

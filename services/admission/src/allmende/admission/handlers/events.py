@@ -9,7 +9,7 @@ from allmende.admission.handlers.desk import Desk
 from allmende.admission.model.books import Books
 from allmende.admission.model.facts import Change
 from allmende.admission.model.values import Reason
-from allmende.admission.ports import Store
+from allmende.admission.ports import Owner, Store
 from allmende.admission.rules import cordons, life, policies, trees
 from allmende.chassis.db import Transaction
 from allmende.chassis.log import get_logger
@@ -54,20 +54,25 @@ class Hearing:
         """After a transaction that failed."""
         self._desk.drop()
 
-    def _submitted(self, books: Books, owners: dict[str, str], event: Event, said: JobSubmitted) -> list[Draft]:
+    def _submitted(self, books: Books, owners: dict[str, Owner], event: Event, said: JobSubmitted) -> list[Draft]:
         owner = owners.get(said.job)
         if owner is None:
-            owners[said.job] = said.user
             job = wire.job(said, event.envelope.occurred_at_ms, event.received_at_ms)
+            owners[said.job] = Owner(said.user, job.digest)
             self._desk.take_in(job, event.envelope.id)
             if said.job in books.jobs:
                 books.put_payload(said.job, wire.payload(said))
-        elif owner != said.user:
-            # Nothing is stored of it: the row, and its story, are somebody else's.
+            return []
+        # Nothing is stored of what is refused here: the row, and its story, are those of the first submission.
+        if owner.user != said.user:
             reason = Reason("job_id_taken", f"job id {said.job} is taken by another user; make a new one")
-            body = JobRefused(user=said.user, job=said.job, problem=wire.problem(reason))
-            return [draft(body, ids=self._ids, now_ms=self._clock.now_ms(), cause=event.envelope.id)]
-        return []
+        elif owner.digest is not None and owner.digest != wire.digest(said):
+            sentence = f"job {said.job} was submitted before and said something else; it goes on as it was, make a new id"
+            reason = Reason("job_id_reused", sentence)
+        else:
+            return []
+        body = JobRefused(user=said.user, job=said.job, problem=wire.problem(reason))
+        return [draft(body, ids=self._ids, now_ms=self._clock.now_ms(), cause=event.envelope.id)]
 
     def _hear(self, books: Books, event: Event) -> None:
         body = event.body

@@ -167,7 +167,7 @@ class Books:
 
     def partition(self, job: Job) -> tuple[bool, str | None]:
         """(may be decided about, leaf it is charged to; None: unallocated). Contract §5."""
-        if not job.accepted or job.state != "queued" or self.tree is None:
+        if not job.accepted or job.held or job.state != "queued" or self.tree is None:
             return False, None
         if job.budget is not None and job.budget not in self.tree.leaves:
             return False, None

@@ -69,6 +69,13 @@ class Withdrawn(NamedTuple):
     reason: Literal["started", "cancelled", "timed_out", "refused", "elsewhere"]
 
 
+class Altered(NamedTuple):
+    """Somebody has changed a waiting job."""
+
+    job: Job
+    author: str
+
+
 class Closed(NamedTuple):
     """Nothing more is granted on a cordoned node; all that ever was is up to this grant of its cluster."""
 
@@ -82,7 +89,7 @@ class Decreed(NamedTuple):
     known: KnownPolicy
 
 
-Fact: TypeAlias = Closed | Queued | Refused | Granted | Protected | StopOrdered | Ended | Claimed | Withdrawn | Decreed
+Fact: TypeAlias = Altered | Closed | Queued | Refused | Granted | Protected | StopOrdered | Ended | Claimed | Withdrawn | Decreed
 
 
 class Change(NamedTuple):

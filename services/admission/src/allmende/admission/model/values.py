@@ -109,6 +109,10 @@ class Job(Struct, frozen=True, kw_only=True):
     """The reservation while it waits. Kept in memory only: services make none before their store and messages know of them."""
     first_started_at_ms: Ms | None = None
     ended_at_ms: Ms | None = None
+    held: bool = False
+    """Its owner or an operator does not want it to start."""
+    digest: str | None = None
+    """Of the whole submission; None: from before digests were kept."""
     would: tuple[str, ...] = ()
     """What mode `observe` has said that it would have done: each kind of decision once."""
 
@@ -336,6 +340,7 @@ class Decided(Struct, frozen=True, kw_only=True):
         "stopped",
         "ended",
         "would",
+        "changed",
     ]
     sentence: str
     tree_revision: int | None = None

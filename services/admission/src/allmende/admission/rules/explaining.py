@@ -43,6 +43,8 @@ def blockers(job: Job, books: Books, outlooks: Mapping[str, Outlook], now_ms: Ms
     """Everything that keeps a waiting job from starting, and what would lift it. Empty: nothing does."""
     if job.state != "queued":
         return ()
+    if job.held:
+        return (Reason("held", "it is held: its owner or an operator must release it (`allmende release`)"),)
     if not job.accepted:
         return vet(job, books, now_ms, terms).unknown
     found = [Reason("not_ready", sentence) for sentence in not_ready(books)]
