@@ -319,6 +319,18 @@ class Decision(Struct, frozen=True, kw_only=True):
     """Budgets that stood before the job's own, nearest first, at most 10."""
 
 
+class Ahead(Struct, frozen=True, kw_only=True):
+    """A job that stands before another one, with the standing that sorts it, and by which rule (contract §4)."""
+
+    position: int
+    job: Id
+    budget: Name | None
+    used_gpu_ms: Amount | None
+    entitlement_gpu_ms: Amount | None
+    rule: Literal["tier", "ratio", "holds", "ancestors", "priority", "inside_leaf", "unallocated"]
+    sentence: Text
+
+
 class WhyReply(Struct, frozen=True, kw_only=True):
     """The story of a job, oldest first (its last 100 decisions), its present blockers and place."""
 
@@ -327,6 +339,12 @@ class WhyReply(Struct, frozen=True, kw_only=True):
     decisions: tuple[Decision, ...]
     blockers: tuple[Blocker, ...]
     position: int | None
+    tier: Literal["guaranteed", "surplus", "unallocated", "unknown"] | None = None
+    """Of a waiting job, as the next two: the numbers that sort it."""
+    used_gpu_ms: Amount | None = None
+    entitlement_gpu_ms: Amount | None = None
+    ahead: tuple[Ahead, ...] = ()
+    """Who stands before it, nearest first, at most 10."""
 
 
 class CancelJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -32,7 +32,7 @@ from allmende.admission.model.values import (
     Node,
     Reason,
 )
-from allmende.admission.rules.explaining import Waiting
+from allmende.admission.rules.explaining import Waiting, rule
 from allmende.admission.rules.life import End, Order
 from allmende.proto import admission, policy
 from allmende.proto.agent import AttemptEnded, NodeReported
@@ -430,6 +430,20 @@ def queue_entry(position: int, waiting: Waiting, reasons: tuple[Reason, ...]) ->
         entitlement_gpu_ms=None if standing is None else standing.entitlement,
         blockers=blockers(reasons),
         claim=job.claim,
+    )
+
+
+def ahead(position: int, before: Waiting, job: Waiting) -> admission.Ahead:
+    """One who stands before a job."""
+    rule_, sentence = rule(before, job)
+    return admission.Ahead(
+        position=position,
+        job=before.job.job,
+        budget=before.job.budget,
+        used_gpu_ms=None if before.standing is None else before.standing.used,
+        entitlement_gpu_ms=None if before.standing is None else before.standing.entitlement,
+        rule=rule_,
+        sentence=sentence,
     )
 
 

@@ -12,6 +12,7 @@ from allmende.cli.errors import CommandFailed, Exit
 from allmende.cli.session import JsonOption, LabOption, WatchOption
 from allmende.proto import subjects
 from allmende.proto.admission import (
+    Ahead,
     AttemptSummary,
     CancelJob,
     Cancelled,
@@ -42,6 +43,7 @@ LONGEST_NAME = 30
 def queue(
     cluster: Annotated[str | None, session.name_option("Only jobs that this cluster may start.", "CLUSTER")] = None,
     limit: Annotated[int, typer.Option(min=1, max=100, help="How many from the head of the queue.")] = 30,
+    explain: Annotated[bool, typer.Option("--explain", help="All that each job waits for, not only the first.")] = False,
     lab: LabOption = None,
     as_json: JsonOption = False,
     watch: WatchOption = False,
@@ -54,24 +56,25 @@ def queue(
 
             async def fetch() -> tuple[Struct, RenderableType]:
                 page = await opened.ask(subjects.QUEUE, QueueQuery(cluster=cluster, limit=limit), QueuePage)
-                return page, _queue_table(page, opened.now_ms())
+                return page, _queue_table(page, opened.now_ms(), explain)
 
             await session.repeatedly(fetch, as_json, watch)
 
     session.run(work())
 
 
-def _queue_table(page: QueuePage, now_ms: Ms) -> RenderableType:
+def _queue_table(page: QueuePage, now_ms: Ms, explain: bool) -> RenderableType:
     title = "1 job waits" if page.waiting == 1 else f"{page.waiting or 'no'} jobs wait"
     if len(page.entries) < page.waiting:
         title += f"; the first {len(page.entries)}:"
     if not page.ready:
         title += "; admission decides nothing yet: " + "; ".join(page.not_ready)
     columns = ("PLACE#", "JOB", "BUDGET", "RATIO#", "TIER?", "USER?", "GPUS#", "SLICE#?", "WAITS#", "BECAUSE~")
-    return render.table(title, columns, (_queue_row(entry, now_ms) for entry in page.entries))
+    return render.table(title, columns, (_queue_row(entry, now_ms, explain) for entry in page.entries))
 
 
-def _queue_row(entry: QueueEntry, now_ms: Ms) -> tuple[str, ...]:
+def _queue_row(entry: QueueEntry, now_ms: Ms, explain: bool) -> tuple[str, ...]:
+    told = entry.blockers if explain else entry.blockers[:1]
     return (
         str(entry.position + 1),
         render.short(entry.job),
@@ -82,7 +85,7 @@ def _queue_row(entry: QueueEntry, now_ms: Ms) -> tuple[str, ...]:
         str(entry.gpus),
         format_duration(entry.slice_ms),
         format_duration(max(0, now_ms - entry.submitted_at_ms)),
-        entry.blockers[0].sentence if entry.blockers else "next in line",
+        "; ".join(blocker.sentence for blocker in told) or "next in line",
     )
 
 
@@ -188,10 +191,18 @@ def _story(reply: WhyReply, now_ms: Ms) -> RenderableType:
     if reply.blockers:
         rows = [(blocker.code, blocker.sentence) for blocker in reply.blockers]
         parts += ["", render.table("what it waits for", ("BLOCKER", "IN NUMBERS~"), rows)]
+    if reply.ahead:
+        columns = ("PLACE#", "JOB", "BUDGET", "RATIO#", "BY WHICH RULE~")
+        parts += ["", render.table("who stands before it, nearest first", columns, map(_ahead_row, reply.ahead))]
     if reply.decisions:
         rows_of = (_decision_row(decision, now_ms) for decision in reply.decisions)
         parts += ["", render.table("what was decided, oldest first", ("WHEN", "WHAT", "WHY~", "REVISIONS?"), rows_of)]
     return Group(*parts)
+
+
+def _ahead_row(before: Ahead) -> tuple[str, ...]:
+    ratio = render.ratio(before.used_gpu_ms, before.entitlement_gpu_ms)
+    return str(before.position + 1), render.short(before.job), before.budget or "(unallocated)", ratio, before.sentence
 
 
 def _shape(job: JobSummary) -> str:
@@ -203,7 +214,9 @@ def _state_line(reply: WhyReply, now_ms: Ms) -> str:
     job = reply.job
     if job.state == "queued":
         place = f"place {reply.position + 1} in the queue" if reply.position is not None else "not in the order yet"
-        return f"waits: {place}"
+        if reply.used_gpu_ms is None:
+            return f"waits: {place}"
+        return f"waits: {place}, its budget at {render.ratio(reply.used_gpu_ms, reply.entitlement_gpu_ms)} of what it is owed"
     if job.state == "ended":
         return f"ended: {job.outcome}"
     where = f" on {_nodes(job.latest)}" if job.latest else ""

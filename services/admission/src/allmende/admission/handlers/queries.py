@@ -29,6 +29,7 @@ V = TypeVar("V", bound=Struct)
 # A reply has at most 64 KiB; the rest is for the frame around the entries.
 REPLY_BYTES = 56 * 1024
 DECISIONS_MAX = 100
+AHEAD_MAX = 10
 # Working out the order of 2,000 jobs takes some 30 ms, so who looks at a long queue again within a second gets the same page.
 ORDER_KEPT_MS = SECOND_MS
 LONG_QUEUE = 200
@@ -92,11 +93,18 @@ class Queries:
             decisions = await self._store.decisions_of_job(connection, job.job, DECISIONS_MAX)
         books, position = self._desk.known(), None
         reasons: tuple[Reason, ...] = ()
+        order: list[Waiting] = []
         live = books.jobs.get(job.job)
         if live is not None and live.state == "queued":
             order = self._order(None)
             position = next((place for place, each in enumerate(order) if each.job.job == job.job), None)
             reasons = explaining.blockers(live, books, self._desk.outlooks, self._clock.now_ms(), self._desk.terms)
+        mine = order[position] if position is not None else None
+        ahead: list[admission.Ahead] = []
+        if position is not None and mine is not None and mine.tier != "unknown":
+            nearest = range(position - 1, max(-1, position - 1 - AHEAD_MAX), -1)
+            ahead = [wire.ahead(place, order[place], mine) for place in nearest]
+        standing = None if mine is None else mine.standing
         # The newest are the ones that matter where not all fit.
         told = fitting([wire.decision(each) for each in reversed(decisions)], REPLY_BYTES // 2)
         shown = fitting([wire.attempt_summary(each) for each in reversed(attempts)], REPLY_BYTES // 4)
@@ -106,6 +114,10 @@ class Queries:
             decisions=tuple(reversed(told)),
             blockers=wire.blockers(reasons),
             position=position,
+            tier=None if mine is None else mine.tier,
+            used_gpu_ms=None if standing is None else standing.used,
+            entitlement_gpu_ms=None if standing is None else standing.entitlement,
+            ahead=tuple(ahead),
         )
 
     async def nodes(self, caller: str, query: admission.NodesQuery) -> admission.NodesPage:

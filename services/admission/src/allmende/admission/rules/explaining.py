@@ -152,6 +152,37 @@ def queue(books: Books, outlooks: Mapping[str, Outlook], cluster: str | None) ->
     return [*found.values(), *unknown]
 
 
+Rule = Literal["tier", "ratio", "holds", "ancestors", "priority", "inside_leaf", "unallocated"]
+
+_RULES: Mapping[Rule, str] = {
+    "tier": "owed time comes before over budget, and both before unallocated",
+    "ratio": "its budget has received a smaller part of what it is owed",
+    "holds": "once the slices of those before both were counted, its budget stood lower",
+    "ancestors": "both are over budget: compared at the children of their lowest common ancestor",
+    "priority": "the same budget, and its priority is higher",
+    "inside_leaf": "the same budget and priority: whose user has received less comes first, then who submitted first",
+    "unallocated": "both unallocated: whose user holds fewer unallocated GPUs comes first, then who submitted first",
+}
+
+
+def rule(before: Waiting, job: Waiting) -> tuple[Rule, str]:
+    """By which rule one job stands before another one in `queue`, with a sentence for people (contract §4)."""
+    found = _rule(before, job)
+    return found, _RULES[found]
+
+
+def _rule(before: Waiting, job: Waiting) -> Rule:
+    if before.tier != job.tier:
+        return "tier"
+    if before.standing is None or job.standing is None:
+        return "unallocated"
+    if before.job.budget == job.job.budget:
+        return "priority" if before.job.priority > job.job.priority else "inside_leaf"
+    if job.tier == "surplus":
+        return "ancestors"
+    return "ratio" if before.standing.ratio < job.standing.ratio else "holds"
+
+
 def _order(books: Books, outlook: Outlook) -> list[Next]:
     standings = outlook.standings.with_holds(())
 
