@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 # Servers, four services, a cluster and a load for each test: two such at a time would want more than two cores.
-LABS = ("tests/system/", "tests/faults/", "tests/cli/test_lab.py", "tests/cli/test_replay_lab.py")
+LABS = ("tests/system/", "tests/faults/", "tests/cli/test_lab.py", "tests/cli/test_replay_lab.py", "tests/cli/test_real_lab.py")
 # One service that works a minute on end: each a unit of its own, although it lies among the labs.
 LONG = ("tests/system/test_helios.py::test_a_month_of_helios_",)
 

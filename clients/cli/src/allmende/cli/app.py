@@ -2,7 +2,7 @@
 
 import typer
 
-from allmende.cli.commands import budgets, cluster, elsewhere, jobs, nodes, policies, submit
+from allmende.cli.commands import budgets, cluster, elsewhere, jobs, nodes, policies, run, submit
 from allmende.cli.demo.command import demo
 from allmende.cli.lab.command import up
 
@@ -21,6 +21,7 @@ app = typer.Typer(
 
 app.command()(up)
 app.command()(demo)
+app.command(options_metavar="[OPTIONS] --")(run.run)
 app.command(options_metavar="[OPTIONS] --")(submit.submit)
 app.command()(jobs.queue)
 app.command()(jobs.jobs)
@@ -34,3 +35,4 @@ app.add_typer(policies.app, name="policy")
 app.command()(cluster.standings)
 app.add_typer(nodes.app, name="nodes")
 app.command(context_settings=elsewhere.UNREAD, add_help_option=False)(elsewhere.simulate)
+app.command(context_settings=elsewhere.UNREAD, add_help_option=False)(elsewhere.agent)

@@ -28,6 +28,8 @@ class Place(Struct, frozen=True, kw_only=True):
     role: CallerRole
     clock: str = "real"
     clusters: tuple[str, ...] = ()
+    output: str | None = None
+    """Folder in which jobs of this machine write: JOB/ATTEMPT.REPLICA.log. None: jobs write elsewhere."""
 
 
 def environment() -> Mapping[str, str]:

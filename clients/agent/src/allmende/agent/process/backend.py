@@ -43,6 +43,7 @@ class ProcessBackend:
         self._notices: Notices | None = None
         self._stir = asyncio.Event()
         self._goes = False
+        self._starting = 0
 
     # ------------------------------------------------------------------------------------------------------ an earlier agent's
 
@@ -92,6 +93,8 @@ class ProcessBackend:
 
     async def start(self, launch: Launch) -> Ms:
         """Start a keeper for every replica."""
+        if self._goes:
+            raise CannotStart("this machine leaves the cluster")
         account = account_for(launch.user, self._own, find_account)
         if isinstance(account, str):
             raise CannotStart(account)
@@ -104,7 +107,11 @@ class ProcessBackend:
         (self._folder / "logs" / launch.job).mkdir(mode=0o711, exist_ok=True)
         replicas = replicas_of(folder, len(launch.places))
         specs = [self._spec(launch, place, account, folder / "notice") for place in launch.places]
-        came = await asyncio.gather(*(replica.start(spec) for replica, spec in zip(replicas, specs, strict=True)))
+        self._starting += 1
+        try:
+            came = await asyncio.gather(*(replica.start(spec) for replica, spec in zip(replicas, specs, strict=True)))
+        finally:
+            self._starting -= 1
         if not all(came):
             await self._abandon(folder, launch.attempt, len(replicas))
             raise CannotStart("a keeper did not come up; the machine has no room for more processes, or the disk is full")
@@ -143,12 +150,15 @@ class ProcessBackend:
         """The machine leaves the cluster: end everything, politely at first. Returns when nothing runs any more."""
         self._goes = True
         until_s = real_seconds() + grace_s
-        for held in self._held.values():
-            held.tell(b"T")
-        while self._held:
-            if real_seconds() > until_s:
-                for held in self._held.values():
+        told: set[str] = set()
+        # What was being started when the order came is ended once it has.
+        while self._held or self._starting:
+            for attempt, held in self._held.items():
+                if real_seconds() > until_s:
                     held.tell(b"K")
+                elif attempt not in told:
+                    told.add(attempt)
+                    held.tell(b"T")
             await asyncio.sleep(LOOK_S)
 
     # ------------------------------------------------------------------------------------------------------------------ looking

@@ -1,5 +1,6 @@
 """The settings of a process agent: its manual."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -25,3 +26,13 @@ class ProcessSettings(ProgramSettings, frozen=True, kw_only=True):
     """Give each replica a cgroup where the agent may make one."""
     tick_ms: Annotated[int, Meta(ge=50, le=60_000)] = 10_000
     """Real milliseconds between two usage ticks."""
+
+
+def variables_of(options: Sequence[str]) -> dict[str, str]:
+    """Options of the command line as the variables of their settings, whose own check names what does not exist."""
+    words = [part for option in options for part in (option.split("=", 1) if option.startswith("--") else [option])]
+    pairs = zip(words[::2], words[1::2], strict=False)
+    found = {f"ALLMENDE_PROCESS_{key.removeprefix('--').replace('-', '_').upper()}": value for key, value in pairs}
+    if len(words) % 2:
+        found[f"ALLMENDE_PROCESS_{words[-1].removeprefix('--').replace('-', '_').upper()}"] = ""
+    return found

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 GROUP: Final = "allmende.commands"
 # Commands that the help names whether they are installed or not.
-BROUGHT_BY: Final = {"simulate": "simulator"}
+BROUGHT_BY: Final = {"simulate": "simulator", "agent": "agent"}
 # A package's own help is its own: every option goes to it unread.
 UNREAD: Final = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
@@ -38,6 +38,11 @@ class Commands(TyperGroup):
 
 def simulate(context: typer.Context) -> None:
     """Say what the scheduler would have done."""
+    call(context)
+
+
+def agent(context: typer.Context) -> None:
+    """Make this machine a cluster, or try an agent: `agent process`, `agent conformance`."""
     call(context)
 
 

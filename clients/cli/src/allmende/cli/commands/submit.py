@@ -77,7 +77,9 @@ def submit(
     """
     if len(name) > LONGEST_NAME:
         raise typer.BadParameter(f"a name has at most {LONGEST_NAME} letters, this one {len(name)}", param_hint="--name")
-    payload = Payload(command=tuple(command), environment=_environment(env or []), directory=str(directory) if directory else None)
+    payload = Payload(
+        command=tuple(command), environment=environment_of(env or []), directory=str(directory) if directory else None
+    )
     protected_ms = duration(slice_)
     job = {
         "name": name,
@@ -104,17 +106,28 @@ def submit(
 
 async def _submit(lab: Path | None, job: Mapping[str, object]) -> Submitted:
     async with session.opened(lab) as lab_session:
-        now_ms = lab_session.now_ms()
-        fields = dict(job) | {"user": lab_session.place.user, "job": lab_session.ids.new(now_ms)}
-        try:
-            # Through the wire's own rules: what they refuse here would be refused there, only later.
-            body = msgspec.convert(fields, JobSubmitted)
-        except msgspec.ValidationError as error:
-            raise CommandFailed(Exit.USAGE, f"the job cannot be submitted like this: {error}") from None
-        return await _hand_in(lab_session, body, now_ms)
+        return await hand_in(lab_session, job_of(lab_session, job), lab_session.now_ms())
 
 
-async def _hand_in(lab_session: Session, body: JobSubmitted, now_ms: Ms) -> Submitted:
+def job_of(lab_session: Session, job: Mapping[str, object]) -> JobSubmitted:
+    """A new job of this user, of the fields of `JobSubmitted`.
+
+    Raises:
+        CommandFailed: it breaks the wire's own rules: what they refuse here would be refused there, only later.
+    """
+    fields = dict(job) | {"user": lab_session.place.user, "job": lab_session.ids.new(lab_session.now_ms())}
+    try:
+        return msgspec.convert(fields, JobSubmitted)
+    except msgspec.ValidationError as error:
+        raise CommandFailed(Exit.USAGE, f"the job cannot be submitted like this: {error}") from None
+
+
+async def hand_in(lab_session: Session, body: JobSubmitted, now_ms: Ms) -> Submitted:
+    """Submit a job, and wait for admission's answer.
+
+    Raises:
+        CommandFailed: it was not stored, or nobody knows.
+    """
     answer: asyncio.Future[Submitted] = asyncio.get_running_loop().create_future()
 
     def hear(_subject: str, data: bytes) -> None:
@@ -178,7 +191,8 @@ def _in_words(outcome: Submitted, protected_ms: Ms) -> str:
     return "\n".join(lines)
 
 
-def _environment(pairs: list[str]) -> dict[str, str]:
+def environment_of(pairs: list[str]) -> dict[str, str]:
+    """The variables of KEY=VALUE options."""
     environment = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from allmende.cli.lab.running import Lab
 
 BUDGET_FILE = "budgets.toml"
+# As the process agent's setting has it.
+MOST_ON_A_MACHINE = 1_024
 
 
 def up(
@@ -32,18 +34,32 @@ def up(
         session.name_option("Somebody else who may use it, with ALLMENDE_USER=NAME; may be given several times.", "NAME"),
     ] = None,
     cluster: Annotated[str, session.name_option("The name of the cluster.", "NAME")] = "c1",
-    gpus: Annotated[int, typer.Option(min=1, max=1_000_000, help="GPUs of the synthetic cluster.")] = 32,
+    real: Annotated[
+        bool, typer.Option("--real", help="Run real commands on this machine, instead of a synthetic cluster.")
+    ] = False,
+    gpus: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=1_000_000, help="GPUs: of the synthetic cluster (default 32), or of this machine (default: what it has)."
+        ),
+    ] = None,
     gpus_per_node: Annotated[int, typer.Option(min=1, max=1_024, help="GPUs of one of its nodes.")] = 8,
     seed: Annotated[int, typer.Option(help="What its jobs and nodes do by chance.")] = 1,
 ) -> None:
     """Start everything on this machine until Ctrl-C.
 
-    Everything is NATS, PostgreSQL, the four services and a synthetic cluster. The data stay in the folder: the next `up` goes on
-    where this one stopped.
+    Everything is NATS, PostgreSQL, the four services and a synthetic cluster, or this machine itself with --real. The data stay in
+    the folder: the next `up` goes on where this one stopped.
     """
+    if real and gpus is not None and gpus > MOST_ON_A_MACHINE:
+        raise typer.BadParameter(f"one machine has at most {MOST_ON_A_MACHINE} GPUs", param_hint="--gpus")
     folder = lab_directory(lab, environment())
-    synthetic = {"GPUS": str(gpus), "GPUS_PER_NODE": str(gpus_per_node), "SEED": str(seed), "CLUSTER": cluster}
-    session.run(_up(folder, _tree_file(folder, budgets), cluster, tuple(people or ()), synthetic))
+    nodes = {"CLUSTER": cluster}
+    if real:
+        nodes |= {} if gpus is None else {"GPUS": str(gpus)}
+    else:
+        nodes |= {"GPUS": str(gpus or 32), "GPUS_PER_NODE": str(gpus_per_node), "SEED": str(seed)}
+    session.run(_up(folder, _tree_file(folder, budgets), tuple(people or ()), nodes, real=real))
 
 
 def _tree_file(folder: Path, budgets: Path | None) -> Path:
@@ -71,7 +87,7 @@ def _check(budgets: Path) -> None:
         session.fail(CommandFailed(Exit.USAGE, sentence, faults[0].code))
 
 
-async def _up(folder: Path, tree_file: Path, cluster: str, people: tuple[str, ...], synthetic: dict[str, str]) -> None:
+async def _up(folder: Path, tree_file: Path, people: tuple[str, ...], nodes: dict[str, str], *, real: bool) -> None:
     from allmende.cli.lab.running import Plan, running
 
     stopped = asyncio.Event()
@@ -79,9 +95,10 @@ async def _up(folder: Path, tree_file: Path, cluster: str, people: tuple[str, ..
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     say = _say
     say(f"starting a lab in {folder} ...")
-    async with running(Plan(directory=folder, cluster=cluster, people=people, tree_file=tree_file), say) as lab:
-        start_synthetic(lab, synthetic)
-        for line in _welcome(lab, synthetic):
+    plan = Plan(directory=folder, cluster=nodes["CLUSTER"], people=people, tree_file=tree_file, real=real)
+    async with running(plan, say) as lab:
+        (start_process if real else start_synthetic)(lab, nodes)
+        for line in _welcome(lab, nodes):
             say(line)
         await stopped.wait()
         say("stopping; the data stay")
@@ -102,18 +119,39 @@ def start_synthetic(lab: "Lab", settings: dict[str, str]) -> None:
     lab.start("synthetic", "allmende.agent.synthetic", environment)
 
 
-def _welcome(lab: "Lab", synthetic: dict[str, str]) -> list[str]:
+def start_process(lab: "Lab", settings: dict[str, str]) -> None:
+    """Start the agent of this machine, whose jobs end with the lab."""
+    from allmende.chassis.accounts import User
+
+    ours = {"FOLDER": str(lab.machine), "AT_STOP": "end"} | settings
+    environment = lab.environment(User("agent", settings["CLUSTER"]))
+    lab.start("process", "allmende.agent.process", environment | {f"ALLMENDE_PROCESS_{key}": value for key, value in ours.items()})
+
+
+def _welcome(lab: "Lab", nodes: dict[str, str]) -> list[str]:
     where = "" if lab.plan.directory == lab_directory(None, environment()) else f" --lab {lab.plan.directory}"
     return [
         f"running: NATS at {lab.nats.url}, PostgreSQL, budget, ledger, admission, preemptor; logs in {lab.plan.directory / 'logs'}",
-        f"cluster {lab.plan.cluster} is synthetic: {synthetic['GPUS']} GPUs that pretend to compute; it runs `synthetic-job` only",
+        f"cluster {lab.plan.cluster} is {_what(lab, nodes)}",
         f"the first tree of shares is that of {lab.plan.tree_file}; see `allmende budgets{where}`",
         "try, in another terminal:",
-        f"  allmende submit{where} --budget {_leaf(lab.plan.tree_file)} --gpus 8 --slice 10m -- synthetic-job --runtime-ms 1200000",
+        f"  allmende {_first(lab.plan.real, where, _leaf(lab.plan.tree_file))}",
         f"  allmende jobs{where} --watch",
         f"  allmende standings{where}",
         "Ctrl-C stops it; the data stay",
     ]
+
+
+def _what(lab: "Lab", nodes: dict[str, str]) -> str:
+    if lab.plan.real:
+        return f"this machine: {nodes.get('GPUS', 'all')} GPUs; it runs real commands as {person()}, and they end with Ctrl-C"
+    return f"synthetic: {nodes['GPUS']} GPUs that pretend to compute; it runs `synthetic-job` only"
+
+
+def _first(real: bool, where: str, leaf: str) -> str:
+    if real:
+        return f"run{where} --budget {leaf} --gpus 1 --slice 10m -- python train.py"
+    return f"submit{where} --budget {leaf} --gpus 8 --slice 10m -- synthetic-job --runtime-ms 1200000"
 
 
 def _leaf(tree_file: Path) -> str:

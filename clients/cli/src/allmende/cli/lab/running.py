@@ -38,7 +38,7 @@ OWN_PARTS = frozenset({"start", "database", "bus", "term", "requests", "inbox"})
 # and has been said on the bus already, a grant with its number among it.
 FAST_POSTGRES: Mapping[str, str] = {"fsync": "off", "full_page_writes": "off"}
 # Ended in this order: first who asks, then who decides, then who keeps the books.
-STOP_ORDER = ("workload", "synthetic", "admission", "preemptor", "budget", "ledger")
+STOP_ORDER = ("workload", "synthetic", "process", "admission", "preemptor", "budget", "ledger")
 
 Say = Callable[[str], None]
 
@@ -56,6 +56,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """No fsync in PostgreSQL and NATS: for runs whose data nobody keeps. A power cut then loses them; a killed process does not."""
     settings: Mapping[str, Mapping[str, str]] = {}
     """Additional settings by service, as environment variables."""
+    real: bool = False
+    """Jobs run on this machine, so commands on it can read what they write."""
 
 
 class Lab:
@@ -88,7 +90,13 @@ class Lab:
             role=role,  # type: ignore[arg-type]
             clock=self.plan.clock,
             clusters=(self.plan.cluster,),
+            output=str(self.machine / "logs") if self.plan.real else None,
         )
+
+    @property
+    def machine(self) -> Path:
+        """Where the process agent of a real lab keeps its things."""
+        return self.plan.directory / "machine"
 
     @property
     def _seeds(self) -> Path:
