@@ -268,3 +268,11 @@ def test_time_outs_ring_once_they_are_due() -> None:
     assert life.overdue(books, attempt_of(books), NOW - 1) is None
     assert life.overdue(books, attempt_of(books), NOW) == "max_runtime"
     assert [kind for _at, kind, _about in books.due(NOW)] == ["runtime"]
+
+
+def test_an_eviction_that_is_overdue_is_told_and_changes_nothing() -> None:
+    books = running()
+    change = life.overdue_to_leave(books, attempt_of(books), "it still holds 8 GPUs", NOW)
+    assert [(each.kind, each.sentence) for each in change.decisions] == [("overdue", "it still holds 8 GPUs")]
+    assert (change.attempts, change.jobs, change.stirred) == ((), (), ())
+    assert life.overdue_to_leave(books, "unknown", "late", NOW) is NOTHING

@@ -23,7 +23,29 @@ def bench() -> dict[str, float]:
         clusters = [_cluster(attempts, random.Random(seed)) for seed in range(REPEATS)]
         for name, replicas, gpus in (("one_gpu", 1, 1), ("half_nodes", 64, 4), ("one_node", 1, 8), ("32_nodes", 32, 8)):
             figures[f"{name}_{attempts}_attempts_cpu_ms"] = max(_measure(cluster, replicas, gpus) for cluster in clusters)
+    # 8,192 GPUs and 3,000 attempts on them; a claim of a quarter.
+    large = [_large(random.Random(seed)) for seed in range(REPEATS)]
+    assert all(judge(cluster, claim("leaf-0", 256, 8), POLICY).code == "makes_room" for cluster in large)
+    figures["2048_of_8192_gpus_3000_attempts_cpu_ms"] = max(_measure(cluster, 256, 8) for cluster in large)
     return figures
+
+
+def _large(chance: random.Random) -> Snapshot:
+    """1,024 full nodes: 2,680 attempts of one GPU, 320 of whole nodes; nine in ten are past their slices."""
+    names = [f"n{i:05d}" for i in range(1_024)]
+    attempts: list[Attempt] = []
+    for name in names[:335]:
+        attempts += [_attempt(len(attempts) + i, {name: 1}, chance, past=0.9) for i in range(8)]
+    # 320 attempts on 689 nodes: most have one or two, some up to 16.
+    sizes = [1] * 320
+    for _ in range(689 - 320):
+        sizes[min(chance.randrange(320), chance.randrange(320), chance.randrange(320))] += 1
+    at = 335
+    for size in sizes:
+        attempts.append(_attempt(len(attempts), dict.fromkeys(names[at : at + size], 8), chance, past=0.9))
+        at += size
+    ratios = {f"leaf-{i}": 20 if i == 0 else chance.randrange(60, 200) for i in range(LEAVES)}
+    return snapshot([node(name) for name in names], attempts, ratios)
 
 
 def _measure(seen: Snapshot, replicas: int, gpus: int) -> float:
@@ -52,13 +74,13 @@ def _cluster(count: int, chance: random.Random) -> Snapshot:
     return snapshot(nodes, attempts, ratios)
 
 
-def _attempt(number: int, held: dict[str, int], chance: random.Random) -> Attempt:
+def _attempt(number: int, held: dict[str, int], chance: random.Random, *, past: float = 0.5) -> Attempt:
     leaf = chance.randrange(LEAVES + 1)
     return attempt(
         f"a{number:05d}",
         None if leaf == LEAVES else f"leaf-{leaf}",
         held,
-        protected_for_ms=chance.choice([-HOUR_MS, HOUR_MS]),
+        protected_for_ms=-HOUR_MS if chance.random() < past else HOUR_MS,
         started_ago_ms=chance.randrange(HOUR_MS, 8 * HOUR_MS),
         saved_ago_ms=chance.randrange(HOUR_MS),
     )

@@ -181,6 +181,7 @@ async def test_a_window_is_announced_begins_and_ends_by_timers(desk: Desk) -> No
     assert desk.ear.wake_at_ms == START_MS + HOUR_MS
     desk.ear.clock.advance(HOUR_MS)
     assert [it.attempt for it in of(await desk.hear(), EvictionOrdered)] == [id_of(1)]
+    await desk.hear(ended(1), ended(2))
     assert desk.ear.wake_at_ms == START_MS + 2 * HOUR_MS
     desk.ear.clock.advance(HOUR_MS)
     assert [it.node for it in of(await desk.hear(), NodeReturned)] == ["n1"]
@@ -223,7 +224,7 @@ async def test_a_node_that_does_not_exist_changes_nothing_for_the_others(desk: D
 
 
 async def test_a_replica_that_takes_over_says_nothing_twice(desk: Desk) -> None:
-    await desk.drain("n1", "n2")
+    await desk.drain("n2", "n4")
     assert len(of(await desk.hear(), NodeCordoned)) == 2
     other = Ear(desk.ear.db, desk.ear.clock, start=500_000)
     assert await other.hear() == []

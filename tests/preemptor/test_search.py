@@ -1,6 +1,8 @@
 """The cheapest set that makes room: tables by hand, and small cases against trying every set there is."""
 
+import random
 from collections.abc import Mapping
+from functools import cache
 from itertools import combinations
 
 import pytest
@@ -172,6 +174,31 @@ def test_a_set_is_found_when_one_exists_and_nobody_in_it_can_be_given_back(
         for member in found:
             assert not fits(free, tuple(each for each in found if each is not member), wanted)
         assert cheapest_victims(free, candidates[::-1], wanted, steps) == found
+
+
+@given(fields(gangs=True), st.integers(0, 1_000))
+@settings(max_examples=100, deadline=None)
+def test_no_better_set_is_found_by_chance_in_a_thousand_tries(
+    field: tuple[dict[str, int], list[Candidate], Wanted], seed: int
+) -> None:
+    chance, (free, candidates, wanted) = random.Random(seed), field
+    found = cheapest_victims(free, candidates, wanted, MANY)
+    # Seven candidates have 128 sets: most of a thousand tries have been made before.
+    room = cache(lambda names: fits(free, tuple(each for each in candidates if each.attempt in names), wanted))
+
+    def by_chance() -> int | None:
+        """The cost of a random admissible set: whoever comes leaves until there is room, then whoever is not needed stays."""
+        members: frozenset[str] = frozenset()
+        for each in chance.sample(candidates, len(candidates)):
+            members = members if room(members) else members | {each.attempt}
+        for each in chance.sample(candidates, len(candidates)):
+            members = members - {each.attempt} if room(members - {each.attempt}) else members
+        return total(tuple(each for each in candidates if each.attempt in members)) if room(members) else None
+
+    costs = [cost for _ in range(1_000) if (cost := by_chance()) is not None]
+    assert (found is None) == (not costs)
+    if found is not None:
+        assert total(found) <= min(costs)
 
 
 WEIGHTS = st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 3))

@@ -304,6 +304,7 @@ class Decision(Struct, frozen=True, kw_only=True):
         "infeasible",
         "started",
         "evicted",
+        "overdue",
         "requeued",
         "stopped",
         "ended",

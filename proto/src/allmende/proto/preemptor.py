@@ -10,6 +10,13 @@ from allmende.proto.message import Code, Message, Text
 from allmende.proto.units import Amount, GpuCount, Instant, Sequence, Span
 
 
+class HeldGpus(Struct, frozen=True, kw_only=True):
+    """GPUs of one node that are still held."""
+
+    node: Name
+    gpus: GpuCount
+
+
 class Victim(Struct, frozen=True, kw_only=True):
     """An attempt that a plan evicts, and the work it loses since its last saved checkpoint."""
 
@@ -73,6 +80,25 @@ class EvictionOrdered(Message, frozen=True, kw_only=True):
     compared: Compared | None = None
     tree_revision: Sequence
     usage_revision: Sequence
+
+
+class EvictionOverdue(Message, frozen=True, kw_only=True):
+    """An attempt was told to leave, its grace and more have passed, and no agent has said that it is gone. Said once an attempt.
+
+    Its GPUs stay held: they are free on the agent's word alone.
+    """
+
+    TYPE: ClassVar[str] = "eviction.overdue"
+
+    cluster: Name
+    attempt: Id
+    job: Id
+    plan: Id
+    due_at_ms: Instant
+    silent: bool
+    """One of its nodes gives no sign of life."""
+    nodes: Annotated[tuple[HeldGpus, ...], Meta(max_length=1_024)]
+    sentence: Text
 
 
 class SliceExpired(Message, frozen=True, kw_only=True):
@@ -168,13 +194,14 @@ class DrainQuery(Struct, frozen=True, kw_only=True):
 
 
 class Occupant(Struct, frozen=True, kw_only=True):
-    """An attempt that still holds GPUs of a cordoned node. `leaves_by_ms` unset: its start is not confirmed, so nobody knows."""
+    """An attempt that still holds GPUs of a cordoned node. `leaves_by_ms` unset: nobody knows, because its start is not
+    confirmed or it is overdue."""
 
     attempt: Id
     job: Id
     budget: Name | None
     gpus: GpuCount
-    state: Literal["protected", "interruptible", "leaving", "starting"]
+    state: Literal["protected", "interruptible", "leaving", "overdue", "starting"]
     leaves_by_ms: Instant | None
     """At the latest: the end of the slice and the grace after it."""
     late: bool

@@ -110,6 +110,7 @@ SUBJECTS: tuple[Subject, ...] = (
     # Preemptor.
     _row(preemptor.ClaimAnswered, "preemptor", "cluster claim", "DECISIONS", ("preemptor",), ("admission", *WATCHERS)),
     _row(preemptor.EvictionOrdered, "preemptor", "cluster attempt", "DECISIONS", ("preemptor",), ("agent", "admission", *WATCHERS)),
+    _row(preemptor.EvictionOverdue, "preemptor", "cluster attempt", "DECISIONS", ("preemptor",), ("admission", *WATCHERS)),
     _row(preemptor.SliceExpired, "preemptor", "cluster attempt", "DECISIONS", ("preemptor",), ("admission", *WATCHERS)),
     _row(preemptor.NodeCordoned, "preemptor", "cluster node", "DECISIONS", ("preemptor",), ("admission", *WATCHERS)),
     _row(preemptor.NodeDrained, "preemptor", "cluster node", "DECISIONS", ("preemptor",), WATCHERS),

@@ -17,13 +17,14 @@ VERSION = "0.1.0"
 
 async def run(chassis: Chassis, settings: Settings) -> None:
     """Work until cancelled."""
-    drains = Drains(chassis.ids, settings.policy)
+    policy = settings.policy(chassis.clock.rate)
+    drains = Drains(chassis.ids, policy)
     handle = Preemptor(
         clock=chassis.clock,
         ids=chassis.ids,
         health=chassis.health,
         rows=lambda tx: Store(tx.connection),
-        policy=settings.policy,
+        policy=policy,
         silent_after_ms=settings.silent_after_ms,
         drains=drains,
     )

@@ -21,6 +21,8 @@ class Policy(NamedTuple):
     margin_ppm: Ppm = DEFAULT_MARGIN_PPM
     grace_ms: Ms = 2 * MINUTE_MS
     unallocated_grace_ms: Ms = 10 * SECOND_MS
+    leave_allowance_ms: Ms = 60 * SECOND_MS
+    """After its grace, until an attempt that was told to leave counts as overdue."""
     search_steps: int = 200_000
     waste_ppm: Ppm = 0
     """An eviction may lose at most this part of what the claimant's slice gives (`proto.order.spared`); 0: any."""
@@ -65,6 +67,8 @@ class Attempt(NamedTuple):
     """Its devices have shown no activity for long (contract §7)."""
     evictions: int = 0
     """How often its job was evicted before."""
+    overdue: bool = False
+    """It was told to leave and should be gone: whoever waits for its GPUs would wait for ever."""
 
     @property
     def gpus(self) -> int:
@@ -202,6 +206,24 @@ class Expired(NamedTuple):
     job: str
     budget: str | None
     due_at_ms: Ms
+
+
+class Departure(NamedTuple):
+    """An attempt that was told to leave, and the instant by which its agent should have said that it is gone."""
+
+    cluster: str
+    attempt: str
+    job: str
+    plan: str
+    due_at_ms: Ms
+
+
+class Stuck(NamedTuple):
+    """A departure that is overdue: the GPUs that are still held, and those of its nodes that give no sign of life."""
+
+    departure: Departure
+    held: tuple[NodeGpus, ...]
+    silent: tuple[str, ...]
 
 
 class Facts(NamedTuple):

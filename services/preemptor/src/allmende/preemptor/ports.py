@@ -9,12 +9,14 @@ from allmende.preemptor.model import (
     Attempt,
     Claim,
     Cordon,
+    Departure,
     Drain,
     Expired,
     Facts,
     Heard,
     Planned,
     Progress,
+    Stuck,
     Waiting,
     Word,
 )
@@ -66,6 +68,12 @@ class Rows(Protocol):
 
     async def take_due(self, now_ms: Ms, most: int) -> list[Expired]:
         """Take the timers that are due, earliest first; no other replica gets them."""
+
+    async def expect(self, departures: Sequence[Departure]) -> None:
+        """Set a timer for each attempt that was told to leave."""
+
+    async def take_overdue(self, now_ms: Ms, most: int, silent_after_ms: Ms) -> list[Stuck]:
+        """Take those that should be gone, earliest first, and mark them; who holds nothing any more is left out."""
 
     async def next_due(self) -> Ms | None:
         """The earliest timer."""

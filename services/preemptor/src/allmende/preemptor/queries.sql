@@ -71,6 +71,8 @@ WITH gone AS (
     DELETE FROM held USING gone WHERE held.cluster = gone.cluster AND held.attempt = gone.attempt
 ), no_checkpoint AS (
     DELETE FROM checkpoint USING gone WHERE checkpoint.cluster = gone.cluster AND checkpoint.attempt = gone.attempt
+), no_departure AS (
+    DELETE FROM departure USING gone WHERE departure.cluster = gone.cluster AND departure.attempt = gone.attempt
 )
 DELETE FROM timer USING gone WHERE timer.cluster = gone.cluster AND timer.attempt = gone.attempt;
 
@@ -191,8 +193,8 @@ FROM node LEFT JOIN drain USING (cluster, node) WHERE cluster = $1 ORDER BY node
 
 -- name: attempts
 -- Three queries and a join in memory: without fresh statistics a join of the three took half a second for 1,000 attempts.
-SELECT attempt, job, budget, replicas, gpus_per_replica, priority, started_at_ms, protected_until_ms, leaving_plan, grant_seq,
-    hold_gpu_ms
+SELECT attempt, job, budget, replicas, gpus_per_replica, priority, started_at_ms, protected_until_ms, leaving_plan, overdue,
+    grant_seq, hold_gpu_ms
 FROM attempt WHERE cluster = $1 AND grant_seq IS NOT NULL AND ended_at_ms IS NULL ORDER BY attempt;
 
 -- name: held
@@ -230,7 +232,30 @@ DELETE FROM timer WHERE (cluster, attempt) IN (
 ) RETURNING cluster, attempt, job, budget, due_at_ms;
 
 -- name: next_due
-SELECT min(due_at_ms) FROM timer;
+SELECT least((SELECT min(due_at_ms) FROM timer), (SELECT min(due_at_ms) FROM departure));
+
+-- name: add_departures
+-- Not for one whose end was heard before the order was made.
+INSERT INTO departure (cluster, attempt, job, plan, due_at_ms)
+SELECT come.* FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[]) AS come (cluster, attempt, job, plan, due_at_ms)
+JOIN attempt USING (cluster, attempt) WHERE attempt.ended_at_ms IS NULL
+ON CONFLICT DO NOTHING;
+
+-- name: take_overdue
+WITH late AS (
+    DELETE FROM departure WHERE (cluster, attempt) IN (
+        SELECT cluster, attempt FROM departure WHERE due_at_ms <= $1 ORDER BY due_at_ms, attempt LIMIT $2 FOR UPDATE SKIP LOCKED
+    ) RETURNING cluster, attempt, job, plan, due_at_ms
+)
+UPDATE attempt SET overdue = true FROM late
+WHERE attempt.cluster = late.cluster AND attempt.attempt = late.attempt AND attempt.ended_at_ms IS NULL
+RETURNING late.*;
+
+-- name: still_held
+SELECT held.node, gpus - freed AS gpus,
+    coalesce(node.heard_at < clock_timestamp() - $3::bigint * interval '1 millisecond', true) AS silent
+FROM held LEFT JOIN node USING (cluster, node)
+WHERE held.cluster = $1 AND held.attempt = $2 AND gpus > freed ORDER BY held.node;
 
 -- name: clusters_with_cordons
 SELECT cluster FROM cordon UNION SELECT cluster FROM drain WHERE terms IS NOT NULL;
@@ -250,7 +275,7 @@ WHERE $2::text[] IS NULL OR wanted.node = ANY($2::text[])
 ORDER BY wanted.node;
 
 -- name: occupants
-SELECT attempt, job, budget, replicas, gpus_per_replica, priority, started_at_ms, protected_until_ms, leaving_plan
+SELECT attempt, job, budget, replicas, gpus_per_replica, priority, started_at_ms, protected_until_ms, leaving_plan, overdue
 FROM attempt
 WHERE cluster = $1 AND grant_seq IS NOT NULL AND ended_at_ms IS NULL
     AND attempt IN (SELECT attempt FROM held WHERE cluster = $1 AND node = ANY($2::text[]) AND gpus > freed)

@@ -17,6 +17,7 @@ from allmende.preemptor.model import (
     Closed,
     Cordon,
     Counted,
+    Departure,
     Drain,
     Expired,
     Facts,
@@ -26,6 +27,7 @@ from allmende.preemptor.model import (
     NodeGpus,
     Planned,
     Progress,
+    Stuck,
     Waiting,
     Word,
 )
@@ -176,6 +178,21 @@ class Store:
         rows = await self._connection.fetch(_SQL["take_due"], now_ms, most)
         return sorted((Expired(*row) for row in rows), key=lambda it: (it.due_at_ms, it.attempt))
 
+    async def expect(self, departures: Sequence[Departure]) -> None:
+        """Set a timer for each attempt that was told to leave."""
+        await self._write("add_departures", departures)
+
+    async def take_overdue(self, now_ms: Ms, most: int, silent_after_ms: Ms) -> list[Stuck]:
+        """Take those that should be gone, earliest first, and mark them; who holds nothing any more is left out."""
+        rows = await self._connection.fetch(_SQL["take_overdue"], now_ms, most)
+        found = []
+        for late in sorted((Departure(*row) for row in rows), key=lambda it: (it.due_at_ms, it.attempt)):
+            held = await self._connection.fetch(_SQL["still_held"], late.cluster, late.attempt, silent_after_ms)
+            silent = tuple(row["node"] for row in held if row["silent"])
+            if held:
+                found.append(Stuck(late, tuple((row["node"], row["gpus"]) for row in held), silent))
+        return found
+
     async def next_due(self) -> Ms | None:
         """The earliest timer."""
         due: Ms | None = await self._connection.fetchval(_SQL["next_due"])
@@ -239,6 +256,7 @@ def _attempt(row: asyncpg.Record, held: tuple[NodeGpus, ...], saved_at_ms: tuple
         protected_until_ms=row["protected_until_ms"],
         saved_at_ms=saved_at_ms,
         leaving=row["leaving_plan"] is not None,
+        overdue=row["overdue"],
     )
 
 

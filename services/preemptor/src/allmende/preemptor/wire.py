@@ -14,6 +14,7 @@ from allmende.preemptor.model import (
     Closed,
     Cordon,
     Decision,
+    Departure,
     Drain,
     Expired,
     GrantRow,
@@ -25,6 +26,7 @@ from allmende.preemptor.model import (
     ProtectionRow,
     Snapshot,
     StandingRow,
+    Stuck,
     Victim,
     Word,
 )
@@ -33,7 +35,7 @@ from allmende.proto import admission, agent, budget, ledger, preemptor
 from allmende.proto.envelope import MAX_MESSAGE_BYTES, Envelope
 from allmende.proto.message import Message
 from allmende.proto.order import Comparison
-from allmende.proto.units import Ms
+from allmende.proto.units import Ms, format_duration
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _budgets = msgspec.json.Decoder(budget.Budget)
@@ -330,6 +332,31 @@ def _occupant(node: str, attempt: Attempt, terms: Cordon, policy: Policy, now_ms
         state=draining.stage_of(attempt, now_ms),
         leaves_by_ms=leaves_by_ms,
         late=late,
+    )
+
+
+def departure(order: preemptor.EvictionOrdered, allowance_ms: Ms) -> Departure:
+    """By when the agent should have said that the attempt is gone."""
+    due_at_ms = order.ordered_at_ms + order.grace_ms + allowance_ms
+    return Departure(order.cluster, order.attempt, order.job, order.plan, due_at_ms)
+
+
+def overdue(stuck: Stuck, now_ms: Ms) -> preemptor.EvictionOverdue:
+    """The word that somebody should be gone and is not."""
+    late = stuck.departure
+    gpus = sum(each for _, each in stuck.held)
+    silent = f"; {', '.join(stuck.silent[:8])} give no sign of life" if stuck.silent else ""
+    ago = format_duration(now_ms - late.due_at_ms)
+    sentence = f"told to leave by plan {late.plan} and due {ago} ago, it still holds {gpus} GPUs{silent}"
+    return preemptor.EvictionOverdue(
+        cluster=late.cluster,
+        attempt=late.attempt,
+        job=late.job,
+        plan=late.plan,
+        due_at_ms=late.due_at_ms,
+        silent=bool(stuck.silent),
+        nodes=tuple(preemptor.HeldGpus(node=node, gpus=each) for node, each in stuck.held[:1_024]),
+        sentence=sentence[:1_000],
     )
 
 

@@ -20,7 +20,7 @@ from allmende.proto.admission import JobRefused
 from allmende.proto.agent import AttemptEnded, AttemptStarted, GpuFreed, NodeReported, UsageTick
 from allmende.proto.budget import BudgetChanged, RevisionComplete
 from allmende.proto.ledger import UsageStanding
-from allmende.proto.preemptor import ClaimAnswered, EvictionOrdered, NodeCordoned, NodeReturned, SliceExpired
+from allmende.proto.preemptor import ClaimAnswered, EvictionOrdered, EvictionOverdue, NodeCordoned, NodeReturned, SliceExpired
 from allmende.proto.units import Ms
 from allmende.proto.user import JobSubmitted
 
@@ -96,6 +96,8 @@ class Hearing:
                 self._desk.want((body.cluster,))
             case ClaimAnswered():
                 self._answered(books, body, event.envelope.id)
+            case EvictionOverdue():
+                self._desk.apply(life.overdue_to_leave(books, body.attempt, body.sentence, self._clock.now_ms()), event.envelope.id)
             case SliceExpired():
                 self._desk.apply(Change(stirred=(body.cluster,)), event.envelope.id)
                 self._desk.want((body.cluster,))

@@ -336,6 +336,7 @@ class Decided(Struct, frozen=True, kw_only=True):
         "infeasible",
         "started",
         "evicted",
+        "overdue",
         "requeued",
         "stopped",
         "ended",

@@ -270,6 +270,14 @@ def ordered(books: Books, name: str, order: Order) -> Change:
     return Change(attempts=(replace(attempt, plan=order.plan),), decisions=(decided,))
 
 
+def overdue_to_leave(books: Books, name: str, sentence: str, now_ms: Ms) -> Change:
+    """Nobody has confirmed an eviction in time. Its GPUs stay held; its owner, and whoever waits for them, may read why."""
+    attempt = books.attempts.get(name)
+    if attempt is None:
+        return NOTHING
+    return Change(decisions=(Decided(job=attempt.job, at_ms=now_ms, kind="overdue", sentence=sentence),))
+
+
 def answered(books: Books, name: str, answer: Claim | Reason, now_ms: Ms, terms: Terms) -> Change:
     """The preemptor's answer: a plan (the claim with plan, placement and victims filled in), or why room cannot be made."""
     claim = books.claims.get(name)

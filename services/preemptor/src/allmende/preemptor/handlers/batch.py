@@ -33,6 +33,9 @@ PATIENCE_S = 5.0
 _log = get_logger(__name__)
 _claims = trace.meter.create_counter("allmende_preemptor_claims_answered", description="claims answered, by code")
 _orders = trace.meter.create_counter("allmende_preemptor_evictions_ordered", description="evictions ordered, by rule")
+_overdue = trace.meter.create_counter(
+    "allmende_preemptor_evictions_overdue", description="evictions that no agent confirmed in time"
+)
 _expiries = trace.meter.create_counter("allmende_preemptor_slices_expired", description="slices that have passed")
 
 
@@ -69,7 +72,7 @@ class Preemptor:
             await self._switch_tree(store, heard)
         now_ms = self._clock.now_ms()
         await store.learn(heard, now_ms, self._clock.rate)
-        drafts = await self._expire(store, now_ms)
+        drafts = [*await self._expire(store, now_ms), *await self._alarm(store, now_ms)]
         waiting: dict[str, str] = {}
         edges = []
         for cluster in clusters:
@@ -101,6 +104,16 @@ class Preemptor:
         due = await store.take_due(now_ms, EXPIRED_MOST)
         _expiries.add(len(due))
         return [draft(wire.expired(it), ids=self._ids, now_ms=now_ms, occurred_at_ms=it.due_at_ms) for it in due]
+
+    async def _alarm(self, store: Rows, now_ms: Ms) -> list[Draft]:
+        """Name those who were told to leave and are still there."""
+        stuck = await store.take_overdue(now_ms, EXPIRED_MOST, self._silent_after_ms)
+        _overdue.add(len(stuck))
+        for each in stuck:
+            _log.warning(
+                "an eviction is overdue", cluster=each.departure.cluster, attempt=each.departure.attempt, silent=each.silent
+            )
+        return [draft(wire.overdue(each, now_ms), ids=self._ids, now_ms=now_ms) for each in stuck]
 
     async def _answer(self, store: Rows, cluster: str, now_ms: Ms, waiting: dict[str, str]) -> list[Draft]:
         """Answer the claims of a cluster that can be judged; the others go into `waiting`, each with what it waits for."""
@@ -166,6 +179,7 @@ class Preemptor:
             revisions = (snapshot.tree_revision, snapshot.usage_revision)
             texts = wire.texts([answer, *orders])
             await store.keep_plan(plan, claim, decision, now_ms, revisions, texts[0], texts[1:])
+            await store.expect([wire.departure(order, self._policy.leave_allowance_ms) for order in orders])
             snapshot = carried_on(snapshot, claim, decision)
         await store.settle(claim, answer.outcome)
         _claims.add(1, {"code": answer.code})

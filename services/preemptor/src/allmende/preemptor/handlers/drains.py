@@ -83,6 +83,7 @@ class Drains:
         await store.keep_drain_plan(
             plan, cluster, now_ms, revisions, wire.texts(orders), [each.attempt.attempt for each in leaving]
         )
+        await store.expect([wire.departure(order, self.policy.leave_allowance_ms) for order in orders])
         _orders.add(len(orders))
         return [draft(body, ids=self._ids, now_ms=now_ms) for body in orders]
 

@@ -92,10 +92,12 @@ def leaving(drains: Iterable[Drain], attempts: Sequence[Attempt], policy: Policy
 
 
 def leaves_by_ms(attempt: Attempt, terms: Cordon, policy: Policy, now_ms: Ms) -> Ms | None:
-    """When an attempt is gone at the latest, if it has not been told to leave yet; None: its start is not confirmed.
+    """When an attempt is gone at the latest, if it has not been told to leave yet; None: nobody knows.
 
     For one that is told already this is as late as if it were told now.
     """
+    if attempt.overdue:
+        return None
     told_ms = max(now_ms, terms.from_ms)
     if attempt.budget is None:
         return told_ms + policy.unallocated_grace_ms
@@ -113,10 +115,10 @@ def state_of(drain: Drain, terms: Cordon, now_ms: Ms) -> Literal["announced", "c
     return "drained" if drain.said == DRAINED and drain.terms == terms else "draining"
 
 
-def stage_of(attempt: Attempt, now_ms: Ms) -> Literal["protected", "interruptible", "leaving", "starting"]:
+def stage_of(attempt: Attempt, now_ms: Ms) -> Literal["protected", "interruptible", "leaving", "overdue", "starting"]:
     """One word for an attempt on such a node."""
     if attempt.leaving:
-        return "leaving"
+        return "overdue" if attempt.overdue else "leaving"
     if attempt.interruptible(now_ms):
         return "interruptible"
     return "starting" if attempt.protected_until_ms is None else "protected"

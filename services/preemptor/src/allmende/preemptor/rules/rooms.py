@@ -2,7 +2,7 @@
 
 Room to come = healthy - held by attempts that stay - promised to open claims. GPUs of leaving attempts therefore count for the
 claim they leave for (its promise covers them) and, as far as nobody was promised them, for the next claim: evicting others while
-those GPUs are on their way would be an eviction for nothing.
+those GPUs are on their way would be an eviction for nothing. Those of an overdue attempt are on their way to nobody.
 """
 
 from collections.abc import Container, Mapping
@@ -34,7 +34,7 @@ def free_by_node(snapshot: Snapshot, nodes: Mapping[str, Node]) -> dict[str, int
     """
     free = {name: node.healthy - snapshot.promised.get(name, 0) for name, node in nodes.items()}
     for attempt in snapshot.attempts:
-        if not attempt.leaving:
+        if not attempt.leaving or attempt.overdue:
             for node, gpus in attempt.held:
                 if node in free:
                     free[node] -= gpus
@@ -45,7 +45,7 @@ def free_now(snapshot: Snapshot, nodes: Mapping[str, Node]) -> dict[str, int]:
     """GPUs by node that nobody holds, not even on the way out, and that nobody was promised beyond what is leaving there."""
     leaving = dict.fromkeys(nodes, 0)
     for attempt in snapshot.attempts:
-        if attempt.leaving:
+        if attempt.leaving and not attempt.overdue:
             for node, gpus in attempt.held:
                 if node in leaving:
                     leaving[node] += gpus
