@@ -40,7 +40,7 @@ def overdue(said: list[Any]) -> list[EvictionOverdue]:
     return [it for it in said if isinstance(it, EvictionOverdue)]
 
 
-async def test_who_is_not_gone_in_time_is_named_once(ear: Ear) -> None:
+async def test_br_010_who_is_not_gone_in_time_is_named_once(ear: Ear) -> None:
     order = await told(ear)
     assert ear.wake_at_ms == DUE_MS
     ear.clock.advance(3 * MINUTE_MS - 1)
@@ -74,7 +74,7 @@ async def test_the_alarm_says_that_the_agent_is_away(ear: Ear) -> None:
     assert (alarm.silent, "n1 give no sign of life" in alarm.sentence) == (True, True)
 
 
-async def test_gpus_that_do_not_come_are_no_ones_room(ear: Ear) -> None:
+async def test_br_010_gpus_that_do_not_come_are_no_ones_room(ear: Ear) -> None:
     await told(ear)
     ear.clock.advance(3 * MINUTE_MS)
     await ear.hear(withdrawn())
