@@ -26,12 +26,27 @@ class Desk:
     """A ledger at a clock that tests turn."""
 
     def __init__(
-        self, db: Database, clock: ManualClock, start: int = 1, allowance_ms: int = 5 * SECOND_MS, slice_cap_ms: int = 8 * HOUR_MS
+        self,
+        db: Database,
+        clock: ManualClock,
+        start: int = 1,
+        allowance_ms: int = 5 * SECOND_MS,
+        slice_cap_ms: int = 8 * HOUR_MS,
+        half_life_ms: int | None = None,
     ) -> None:
         self.db, self.clock = db, clock
         ids = CountingIds(start)
         self.health = Health()
-        self._rounds = Rounds(ReadingStore(), TreeStore(), clock, ids, self.health, window_ms=7 * DAY_MS, slice_cap_ms=slice_cap_ms)
+        self._rounds = Rounds(
+            ReadingStore(),
+            TreeStore(),
+            clock,
+            ids,
+            self.health,
+            window_ms=7 * DAY_MS,
+            slice_cap_ms=slice_cap_ms,
+            half_life_ms=half_life_ms,
+        )
         self.hearing = Hearing(BookingStore(), TreeStore(), self._rounds, clock, ids, allowance_ms)
         self.answers = Answers(db, ReadingStore(), self._rounds, clock, silence_ms=30 * SECOND_MS)
         self._seq = start * 1_000_000

@@ -7,17 +7,20 @@ import json
 import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from allmende.ledger.model import BUCKET_MS, Account, Level, Live, Posting, Share
+from allmende.ledger.rules.aging import WEIGHT_BITS, WEIGHT_ONE, aging, weights
 from allmende.ledger.rules.standings import Charges, Tree, eras, take, window_at
 from allmende.proto.budget import Budget
 from allmende.proto.standing import Ratio
-from allmende.proto.units import HOUR_MS, PPM_WHOLE
+from allmende.proto.units import HOUR_MS, PPM_WHOLE, SECOND_MS
 from tests.ledger.builders import START_MS
 from tests.ledger.paper import Paper, end, grant, reading
 
@@ -35,14 +38,23 @@ def cases() -> dict[str, dict[str, Any]]:
     return {case["id"]: case for case in lines if case["kind"] in KINDS}
 
 
+# Long look-backs take seconds to make.
+table_of = cache(aging)
 CASES = cases()
 pytestmark = pytest.mark.skipif(not CASES, reason="the collected peer cases lie beside the checkout, and are not here")
 
 
 def accounts(
-    postings: Sequence[Posting], live: Sequence[Live], gpus: int, now_ms: int, length_ms: int, ppm: Mapping[str, int]
+    postings: Sequence[Posting],
+    live: Sequence[Live],
+    gpus: int,
+    now_ms: int,
+    length_ms: int,
+    ppm: Mapping[str, int],
+    half_life_ms: int | None = None,
 ) -> dict[str, Account]:
     """The accounts of leaves below one root on a cluster that always had `gpus`, without the floor of a sliver of time."""
+    table = None if half_life_ms is None else table_of(half_life_ms, length_ms)
     root = Budget(budget="org")
     paths = {root.budget: ((root.budget,), ()), **{name: ((root.budget, name), (part,)) for name, part in ppm.items()}}
     tree = Tree(1, [Share(name, path, parts, True, 0, None, 1) for name, (path, parts) in paths.items()])
@@ -51,8 +63,11 @@ def accounts(
     charged: dict[str, int] = defaultdict(int)
     for posting in postings:
         if window.from_ms <= posting.from_ms < window.to_ms and posting.budget is not None:
-            charged[posting.budget] += posting.amount_gpu_ms
-    taken = take(tree, [Charges(era, charged)], live, [Level(0, now_ms, gpus, gpus)], window, slice_cap_ms=0)
+            age = (now_ms - now_ms % BUCKET_MS - posting.from_ms) // BUCKET_MS
+            charged[posting.budget] += posting.amount_gpu_ms * (1 if table is None else table.weights[age])
+    if table is not None:
+        charged = defaultdict(int, {name: amount >> WEIGHT_BITS for name, amount in charged.items()})
+    taken = take(tree, [Charges(era, charged)], live, [Level(0, now_ms, gpus, gpus)], window, 0, table)
     assert taken is not None
     return {account.budget: account for account in taken.accounts}
 
@@ -106,12 +121,132 @@ def run_key(case: Mapping[str, Any]) -> None:
         assert ratio == Ratio(case["expect"]["usage"], 1)
 
 
+def run_sliding_decay(case: Mapping[str, Any]) -> None:
+    """Usage and capacity age alike: the fractions of all who used everything still sum to 1."""
+    given = case["given"]
+    ticks = given["ticks_oldest_first"]
+    # GPUs by the thousand, so that the one floor a leaf is below what is compared.
+    postings = [_bucket(T + at * BUCKET_MS, name, gpus * 1_000) for at, (name, gpus) in enumerate(ticks)]
+    names = dict.fromkeys((name for name, _gpus in ticks), PPM_WHOLE // 2)
+    now_ms, length_ms = T + len(ticks) * BUCKET_MS, given["window_ticks"] * BUCKET_MS
+    half_life_ms = given["half_life_ticks"] * BUCKET_MS
+    found = accounts(postings, [], given["capacity_per_tick"] * 1_000, now_ms, length_ms, names, half_life_ms)
+    for name, part in case["expect"]["consumed_fraction"].items():
+        assert near(Fraction(found[name].charged_gpu_ms, found["org"].entitlement_gpu_ms), Fraction(part))
+
+
+def _bucket(from_ms: int, budget: str, gpus: int) -> Posting:
+    return Posting("c1", f"attempt-{from_ms}", 0, 1, from_ms, from_ms + BUCKET_MS, gpus, budget, "tick")
+
+
+def near(found: Fraction, wanted: Fraction) -> bool:
+    """Within 2^-30 of what is wanted."""
+    return abs(found - wanted) <= abs(wanted) / 2**30
+
+
+def decayed(amounts_by_age: Mapping[int, int], half_life_ms: int) -> Fraction:
+    """What amounts still count, by their ages in buckets: as a leaf's charge, with GPUs by the million."""
+    oldest = max(amounts_by_age)
+    now_ms = T + oldest * BUCKET_MS
+    postings = [_bucket(now_ms - age * BUCKET_MS, "leaf", gpus * 10**6) for age, gpus in amounts_by_age.items()]
+    found = accounts(postings, [], 1, now_ms + 1, oldest * BUCKET_MS, {"leaf": PPM_WHOLE}, half_life_ms)["leaf"]
+    return Fraction(found.charged_gpu_ms, 10**6 * BUCKET_MS)
+
+
+def run_sum(case: Mapping[str, Any]) -> None:
+    """Events of different ages, each by its weight."""
+    half_life_ms = case["given"]["half_life_s"] * SECOND_MS
+    ages = {event["age_s"] * SECOND_MS // BUCKET_MS: event["gpu_s"] for event in case["given"]["events"]}
+    table = weights(half_life_ms, max(ages) + 1)
+    for age, wanted in zip(ages, case["expect"]["weights"], strict=True):
+        assert near(Fraction(table[age], WEIGHT_ONE), Fraction(wanted))
+    assert near(decayed(ages, half_life_ms), Fraction(case["expect"]["decayed"]))
+
+
+def run_idle_user(case: Mapping[str, Any]) -> None:
+    """Whoever uses nothing more has half after each half-life."""
+    given = case["given"]
+    half_life_ms = given["half_life_s"] * SECOND_MS
+    for at_s, wanted in zip(given["at_s"], case["expect"]["value"], strict=True):
+        assert near(decayed({at_s * SECOND_MS // BUCKET_MS: given["start"]}, half_life_ms), Fraction(wanted))
+
+
+def run_idle_periods(case: Mapping[str, Any]) -> None:
+    """A week of idle periods of five minutes halves what was used; one takes the stated factor."""
+    given, expect = case["given"], case["expect"]
+    half_life_ms = given["half_life_s"] * SECOND_MS
+    assert given["period_s"] * SECOND_MS == BUCKET_MS
+    assert near(decayed({given["idle_periods"]: int(given["usage"])}, half_life_ms), Fraction(expect["decayed_usage"]))
+    assert round(weights(half_life_ms, 2)[1] / WEIGHT_ONE, 7) == expect["per_period_factor"]
+
+
+# After so many half-lives no weight of 32 bits is left: a look-back as long as that is one without an end.
+ENDLESS = 33
+ONE = 10**6
+
+
+def converged(spells: Sequence[tuple[int, int]], half_life: int) -> Fraction:
+    """Charged over entitlement of a leaf that is owed one GPU: its usage, averaged over an endless past.
+
+    `spells`: newest first, (buckets, GPUs). A million of them are the "one", so that the one floor a leaf is below what is compared.
+    """
+    length = ENDLESS * half_life
+    now_ms = T + length * BUCKET_MS
+    postings, at = [], length
+    for buckets, gpus in spells:
+        postings += [_bucket(T + (at - number) * BUCKET_MS, "leaf", gpus) for number in range(1, min(buckets, at) + 1)]
+        at -= min(buckets, at)
+    found = accounts(postings, [], ONE, now_ms, length * BUCKET_MS, {"leaf": PPM_WHOLE}, half_life * BUCKET_MS)["leaf"]
+    return Fraction(found.charged_gpu_ms, found.entitlement_gpu_ms)
+
+
+def run_constant(case: Mapping[str, Any]) -> None:
+    """Constant usage after none: an exponential average approaches it and never passes it."""
+    given = case["given"]
+    half_life, usage = given["half_life_s"] * SECOND_MS // BUCKET_MS, given["constant_usage"]
+    found = converged([(given["samples"], usage * ONE)], half_life)
+    assert near(found, Fraction(case["expect"]["decayed"]))
+    assert found < usage
+
+
+def run_small(case: Mapping[str, Any]) -> None:
+    """The first samples of a constant usage are small, and none of them is lost."""
+    given, expect = case["given"], case["expect"]
+    half_life = given["half_life_s"] * SECOND_MS // BUCKET_MS
+    found = [converged([(samples, ONE)], half_life) for samples in given["samples"]]
+    assert found == sorted(set(found)), "strictly increasing"
+    for samples, value, published in zip(given["samples"], found, expect["values"], strict=True):
+        assert near(value, 1 - Fraction(Decimal(2) ** (Decimal(-samples) / half_life)))
+        assert abs(value - Fraction(published)) < Fraction(2, 10**8), "the published figures are sums of rounded ones"
+
+
+def run_cut(case: Mapping[str, Any]) -> None:
+    """However an interval is cut into steps, the average at its end is the same. What was before it: a usage that averages to the start."""
+    given = case["given"]
+    half_life = given["half_life_s"] * SECOND_MS // BUCKET_MS
+    before = (ENDLESS * half_life, int(given["start"] * ONE))
+    found = set()
+    for steps in (given["steps_s_a"], given["steps_s_b"]):
+        spells = [(step * SECOND_MS // BUCKET_MS, given["usage"] * ONE) for step in steps]
+        found.add(converged([*spells, before], half_life))
+    (value,) = found
+    assert near(value, Fraction(case["expect"]["value"]))
+
+
 RUNS: dict[str, Callable[[Mapping[str, Any]], None]] = {
+    "condor-decay-01": run_idle_user,
+    "condor-decay-03": run_cut,
+    "kai-decay-37": run_sum,
     "kai-usage-35-normalise": run_fraction,
     "kai-window-38-sliding": run_sliding,
+    "kai-window-39-sliding-decay": run_sliding_decay,
+    "kueue-decay-12": run_constant,
+    "kueue-decay-13": run_constant,
+    "kueue-decay-14-submilli": run_small,
     "kueue-usage-16": run_key,
     "kueue-usage-20": run_key,
     "kueue-usage-22": run_key,
+    "slurm-decay-01": run_idle_periods,
 }
 
 

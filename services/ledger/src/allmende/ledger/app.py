@@ -27,6 +27,7 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         chassis.health,
         window_ms=settings.window_ms,
         slice_cap_ms=settings.slice_cap_ms,
+        half_life_ms=settings.half_life_ms,
     )
     worker = Worker(
         service="ledger",

@@ -14,6 +14,9 @@ class Settings(BaseSettings, frozen=True, kw_only=True):
 
     window_ms: Annotated[int, Meta(ge=HOUR_MS, le=366 * DAY_MS)] = 7 * DAY_MS
     """The look-back window of standings, in clock milliseconds, rounded down to whole buckets of 5 minutes."""
+    half_life_ms: Annotated[int, Meta(ge=HOUR_MS, le=366 * DAY_MS)] | None = None
+    """After how long a bucket counts half, on usage and entitlement alike, in clock milliseconds. Unset: all of the window counts
+    whole."""
     slice_cap_ms: Annotated[int, Meta(ge=0, le=30 * DAY_MS)] = DEFAULT_SLICE_CAP_MS
     """The cluster's cap on a slice. Every budget's entitlement is at least cap x its share x available GPUs, so that a newly funded
     budget is not judged on a sliver of time."""

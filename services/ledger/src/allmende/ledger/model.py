@@ -209,7 +209,10 @@ class Share(NamedTuple):
 
 
 class Live(NamedTuple):
-    """A granted attempt that has not ended: `counted_ms` over its replicas, of which `rest_ms` is not posted yet."""
+    """A granted attempt that has not ended: `counted_ms` over its replicas, of which `rest_ms` is not posted yet.
+
+    With a half-life the rest is what is left of it by the weights of its buckets.
+    """
 
     budget: str | None
     gpus: int

@@ -19,6 +19,7 @@ from allmende.ledger.model import (
     Share,
     StateRow,
 )
+from allmende.ledger.rules.aging import Weights
 from allmende.ledger.rules.books import Steps
 from allmende.ledger.rules.posting import BucketKey
 from allmende.ledger.rules.standings import Charges, Era, Tree, Window
@@ -113,10 +114,10 @@ class Readings(Protocol):
     async def steps(self, connection: Connection, cluster: str, window: Window) -> list[NodeStep]:
         """The nodes' reports that say the capacity of a window."""
 
-    async def charged(self, connection: Connection, cluster: str, era: Era) -> Charges:
+    async def charged(self, connection: Connection, cluster: str, era: Era, weights: Weights | None) -> Charges:
         """What was posted to each budget in the buckets of an era."""
 
-    async def live(self, connection: Connection, cluster: str, from_ms: Ms) -> list[Live]:
+    async def live(self, connection: Connection, cluster: str, from_ms: Ms, weights: Weights | None) -> list[Live]:
         """Granted attempts that have not ended; their rests from `from_ms` on."""
 
     async def postings(self, connection: Connection, cluster: str, after: int, limit: int) -> list[tuple[int, Posting]]:

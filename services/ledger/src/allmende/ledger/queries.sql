@@ -93,6 +93,22 @@ UPDATE cluster SET usage_revision = $2, as_of_ms = $3, counted_grants = $4, cont
 SELECT budget, sum(gpu_ms)::bigint AS gpu_ms FROM usage_bucket
 WHERE cluster = $1 AND bucket_ms >= $2 AND bucket_ms < $3 AND budget <> '' GROUP BY budget
 
+-- name: charged_by_age
+-- $4: weights by age in buckets (2^32 = 1), the bucket that begins at $5 first. numeric: a large cluster's bucket x 2^32 needs 64 bits.
+SELECT budget, floor(sum(gpu_ms::numeric * ($4::bigint[])[($5 - bucket_ms) / $6 + 1]) / 4294967296)::bigint AS gpu_ms FROM usage_bucket
+WHERE cluster = $1 AND bucket_ms >= $2 AND bucket_ms < $3 AND budget <> '' GROUP BY budget
+
+-- name: live_by_age
+-- As `live`; a replica's rest never crosses a bucket's edge, so it has one weight ($3 to $5 as above).
+SELECT a.budget, a.gpus, a.replicas, a.slice_ms, coalesce(sum(c.to_ms - c.from_ms), 0)::bigint AS counted_ms,
+    coalesce(sum(floor((c.to_ms - greatest(c.posted_until_ms, $2))::numeric
+        -- A counter may be a few seconds ahead, in the next bucket.
+        * ($3::bigint[])[greatest(($4 - (c.to_ms - 1) / $5 * $5) / $5 + 1, 1)] / 4294967296))
+        FILTER (WHERE c.from_ms IS NOT NULL AND c.to_ms > greatest(c.posted_until_ms, $2)), 0)::bigint AS rest_ms
+FROM attempt a LEFT JOIN counter c ON c.attempt = a.attempt AND c.cluster = a.cluster
+WHERE a.cluster = $1 AND a.ended_at_ms IS NULL AND a.granted_at_ms IS NOT NULL
+GROUP BY a.attempt, a.cluster
+
 -- name: live
 SELECT a.budget, a.gpus, a.replicas, a.slice_ms, coalesce(sum(c.to_ms - c.from_ms), 0)::bigint AS counted_ms,
     coalesce(sum(c.to_ms - greatest(c.posted_until_ms, $2)) FILTER (WHERE c.from_ms IS NOT NULL AND c.to_ms > $2), 0)::bigint AS rest_ms

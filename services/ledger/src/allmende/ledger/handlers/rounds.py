@@ -16,6 +16,7 @@ from allmende.chassis.ports import Clock, Draft, Ids
 from allmende.ledger import wire
 from allmende.ledger.model import ClusterRow, Round
 from allmende.ledger.ports import Readings, Trees
+from allmende.ledger.rules.aging import aging
 from allmende.ledger.rules.capacity import levels
 from allmende.ledger.rules.standings import eras, take, window_at
 from allmende.proto.units import SECOND_MS, Ms
@@ -34,10 +35,20 @@ class Rounds:
     """Takes and says rounds. `next_ms` is a hint of this process; the row of the cluster decides."""
 
     def __init__(
-        self, store: Readings, trees: Trees, clock: Clock, ids: Ids, health: Health, *, window_ms: Ms, slice_cap_ms: Ms
+        self,
+        store: Readings,
+        trees: Trees,
+        clock: Clock,
+        ids: Ids,
+        health: Health,
+        *,
+        window_ms: Ms,
+        slice_cap_ms: Ms,
+        half_life_ms: Ms | None = None,
     ) -> None:
         self._store, self._trees, self._ids, self._health = store, trees, ids, health
         self._window_ms, self._slice_cap_ms = window_ms, slice_cap_ms
+        self._aging = None if half_life_ms is None else aging(half_life_ms, window_ms)
         # At most once a second of real time: on a scaled clock that is longer.
         self._every_ms = SECOND_MS * clock.rate
         self.next_ms: Ms = 0
@@ -91,6 +102,7 @@ class Rounds:
         window = window_at(now_ms, self._window_ms)
         tree = await self._trees.tree(connection, window.from_ms, now_ms)
         capacity = levels(await self._store.steps(connection, cluster, window), *window)
-        charges = [await self._store.charged(connection, cluster, era) for era in eras(tree.shares, window)]
-        live = await self._store.live(connection, cluster, window.from_ms)
-        return Taken(take(tree, charges, live, capacity, window, self._slice_cap_ms), row)
+        weights = None if self._aging is None else self._aging.at(now_ms)
+        charges = [await self._store.charged(connection, cluster, era, weights) for era in eras(tree.shares, window)]
+        live = await self._store.live(connection, cluster, window.from_ms, weights)
+        return Taken(take(tree, charges, live, capacity, window, self._slice_cap_ms, self._aging), row)

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from allmende.ledger.model import BUCKET_MS, Account, Level, Live, Round, Share
+from allmende.ledger.rules.aging import Aging
 from allmende.ledger.rules.entitlement import entitlements, floored
 from allmende.proto.units import GpuMs, Ms
 
@@ -77,7 +78,7 @@ class Tree(NamedTuple):
 
 
 class Charges(NamedTuple):
-    """GPU-ms posted per leaf in the buckets of one era."""
+    """GPU-ms posted per leaf in the buckets of one era; with a half-life each bucket by its weight, floored once."""
 
     era: Era
     by_budget: Mapping[str, GpuMs]
@@ -90,10 +91,12 @@ def take(
     levels: Sequence[Level],
     window: Window,
     slice_cap_ms: Ms,
+    aging: Aging | None = None,
 ) -> Round | None:
     """The standings at the window's end, or None while tree or capacity is unknown: unknown is never zero.
 
-    A budget's entitlement has a floor of slice cap x today's share x today's available GPUs.
+    A budget's entitlement has a floor of slice cap x today's share x today's available GPUs. `aging`: the half-life's weights, which
+    `charges` and the rests of `live` have already; holds are of today and weigh 1.
     """
     today = {share.budget: share for share in tree.shares if share.holds_at(window.to_ms)}
     if tree.revision is None or not levels:
@@ -108,7 +111,7 @@ def take(
         path = today[each.budget].path if each.budget in today else ()
         _add(charged, path, each.gpus * each.rest_ms)
         _add(held, path, hold_of(each))
-    owed = entitlements(_by_budget(tree.shares), levels, *window)
+    owed = entitlements(_by_budget(tree.shares), levels, *window, aging)
     accounts = tuple(
         Account(
             budget,

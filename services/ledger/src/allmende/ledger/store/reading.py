@@ -6,6 +6,7 @@ from asyncpg import Record
 
 from allmende.chassis.db import Connection, Transaction, load_queries
 from allmende.ledger.model import BUCKET_MS, ClusterRow, Kind, Life, Live, NodeStep, Piece, Posting, Run, StateRow
+from allmende.ledger.rules.aging import Weights
 from allmende.ledger.rules.books import Steps
 from allmende.ledger.rules.standings import Charges, Era, Window
 from allmende.proto.units import GpuMs, Ms
@@ -38,14 +39,22 @@ class ReadingStore:
         """The nodes' reports that say the capacity of a window."""
         return [NodeStep(*row.values()) for row in await connection.fetch(_SQL["steps"], cluster, *window)]
 
-    async def charged(self, connection: Connection, cluster: str, era: Era) -> Charges:
-        """What was posted to each budget in the buckets of an era."""
-        rows = await connection.fetch(_SQL["charged"], cluster, era.from_ms, era.to_ms)
+    async def charged(self, connection: Connection, cluster: str, era: Era, weights: Weights | None) -> Charges:
+        """What was posted to each budget in the buckets of an era, by the weights of their ages."""
+        span = (cluster, era.from_ms, era.to_ms)
+        if weights is None:
+            rows = await connection.fetch(_SQL["charged"], *span)
+        else:
+            rows = await connection.fetch(_SQL["charged_by_age"], *span, weights.by_age, weights.bucket_ms, BUCKET_MS)
         return Charges(era, {row["budget"]: row["gpu_ms"] for row in rows})
 
-    async def live(self, connection: Connection, cluster: str, from_ms: Ms) -> list[Live]:
-        """Granted attempts that have not ended; their rests from `from_ms` on."""
-        return [Live(*row.values()) for row in await connection.fetch(_SQL["live"], cluster, from_ms)]
+    async def live(self, connection: Connection, cluster: str, from_ms: Ms, weights: Weights | None) -> list[Live]:
+        """Granted attempts that have not ended; their rests from `from_ms` on, by the weights of their buckets."""
+        if weights is None:
+            rows = await connection.fetch(_SQL["live"], cluster, from_ms)
+        else:
+            rows = await connection.fetch(_SQL["live_by_age"], cluster, from_ms, weights.by_age, weights.bucket_ms, BUCKET_MS)
+        return [Live(*row.values()) for row in rows]
 
     async def postings(self, connection: Connection, cluster: str, after: int, limit: int) -> list[tuple[int, Posting]]:
         """Postings in the order of their numbers, those behind `after`."""
