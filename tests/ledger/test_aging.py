@@ -1,6 +1,7 @@
 """Half-life: the integer table, and standings that decay alike in the rules and in the database."""
 
 from fractions import Fraction
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +20,7 @@ T = START_MS
 def test_a_weight_halves_with_each_half_life_and_the_table_never_rises() -> None:
     table = weights(DAY_MS, 2_017)
     assert [table[288 * days] for days in range(8)] == [WEIGHT_ONE >> days for days in range(8)]
-    assert all(later <= earlier for earlier, later in zip(table, table[1:], strict=False))
+    assert all(later <= earlier for earlier, later in pairwise(table))
     assert all(abs(table[n] ** 288 * 2**n - WEIGHT_ONE**288) * WEIGHT_ONE < WEIGHT_ONE**288 * 600 for n in (1, 5, 100))
 
 

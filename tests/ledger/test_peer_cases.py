@@ -188,7 +188,7 @@ ONE = 10**6
 def converged(spells: Sequence[tuple[int, int]], half_life: int) -> Fraction:
     """Charged over entitlement of a leaf that is owed one GPU: its usage, averaged over an endless past.
 
-    `spells`: newest first, (buckets, GPUs). A million of them are the "one", so that the one floor a leaf is below what is compared.
+    `spells`: newest first, (buckets, GPUs). A million are the "one": the floor of a leaf is below what is compared.
     """
     length = ENDLESS * half_life
     now_ms = T + length * BUCKET_MS

@@ -95,8 +95,8 @@ def take(
 ) -> Round | None:
     """The standings at the window's end, or None while tree or capacity is unknown: unknown is never zero.
 
-    A budget's entitlement has a floor of slice cap x today's share x today's available GPUs. `aging`: the half-life's weights, which
-    `charges` and the rests of `live` have already; holds are of today and weigh 1.
+    A budget's entitlement has a floor of slice cap x today's share x today's available GPUs.
+    `aging`: the half-life's weights, which `charges` and the rests of `live` have already; holds are of today and weigh 1.
     """
     today = {share.budget: share for share in tree.shares if share.holds_at(window.to_ms)}
     if tree.revision is None or not levels:
