@@ -221,7 +221,7 @@ def run_small(case: Mapping[str, Any]) -> None:
 
 
 def run_cut(case: Mapping[str, Any]) -> None:
-    """However an interval is cut into steps, the average at its end is the same. What was before it: a usage that averages to the start."""
+    """However time is cut into steps, the average at its end is the same. Before it lay a usage that averages to the start."""
     given = case["given"]
     half_life = given["half_life_s"] * SECOND_MS // BUCKET_MS
     before = (ENDLESS * half_life, int(given["start"] * ONE))
