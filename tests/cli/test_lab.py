@@ -124,6 +124,11 @@ def test_unknown_things_are_refused_in_words(terminal: Terminal) -> None:
         assert word in said.err
 
 
+def test_the_list_of_what_is_not_counted(terminal: Terminal) -> None:
+    assert terminal.type("faults", "--json").json == {"faults": [], "more": False}
+    assert "0 things not counted" in terminal.type("faults").out
+
+
 def test_standings_and_the_tree(terminal: Terminal, tmp_path: Path) -> None:
     standings = terminal.type("standings", "--json").json
     assert {each["budget"] for each in standings["standings"]} == {"lab", "vision", "tools"}

@@ -3,9 +3,14 @@
 from typing import Any
 
 import asyncpg
+import msgspec
 import pytest
 
-from allmende.ledger.model import BUCKET_MS
+from allmende.ledger import wire
+from allmende.ledger.handlers.answers import FAULTS_MAX
+from allmende.ledger.model import BUCKET_MS, FaultRow
+from allmende.proto.envelope import MAX_MESSAGE_BYTES, Refusal
+from allmende.proto.ledger import FaultsPage, FaultsQuery
 from allmende.proto.message import MessageRefused
 from allmende.proto.units import HOUR_MS
 from tests.ledger.builders import START_MS, counter, ended, granted, id_of, node, tick, tree
@@ -133,3 +138,29 @@ async def test_the_tables_refuse_a_posting_that_makes_no_sense(lab: Lab, change:
             await connection.execute(f"INSERT INTO posting ({names}) VALUES ({places})", *row.values())
     finally:
         await connection.close()
+
+
+async def test_everything_that_is_not_counted_is_listed_by_pages(lab: Lab) -> None:
+    """Also what is in one message with what counts, and none of it is posted."""
+    desk = Desk(await lab.database("ledger"), clock_at(1))
+    wrong = range(1, 46)
+    await desk.hear(*(granted(number) for number in wrong))
+    await desk.hear(tick(counter(50, 1_000, 1), *(counter(number, 600_000, 1, used_gpu_ms=1) for number in wrong)), granted(50))
+    first = await desk.answers.faults("olga", FaultsQuery(cluster="c1"))
+    assert (len(first.faults), first.more) == (40, True)
+    last = first.faults[-1]
+    rest = await desk.answers.faults("olga", FaultsQuery(cluster="c1", after_what=last.what, after_code=last.code))
+    assert not rest.more
+    found = [*first.faults, *rest.faults]
+    assert [each.what for each in found] == [f"{id_of(number)}/0/1" for number in wrong]
+    assert {(each.code, each.times, each.excess_gpu_ms) for each in found} == {("amount_mismatch", 1, 1)}
+    assert (await desk.state()).posted_gpu_ms == 0
+    assert (await desk.state()).unattributed_counters == 0
+    with pytest.raises(Refusal, match="nothing was ever heard"):
+        await desk.answers.faults("olga", FaultsQuery(cluster="c2"))
+
+
+async def test_a_page_of_the_longest_faults_fits_one_message() -> None:
+    worst = FaultRow("x" * 100, "y" * 40, "z" * 5_000, 2**62, 2**62, 2**62, 2**52, 2**52, id_of(1))
+    page = FaultsPage(faults=(wire.fault(worst),) * FAULTS_MAX, more=True)
+    assert len(msgspec.json.encode(page)) < MAX_MESSAGE_BYTES

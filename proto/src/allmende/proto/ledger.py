@@ -144,3 +144,35 @@ class LedgerState(Struct, frozen=True, kw_only=True):
     unattributed_counters: int
     quarantined: int
     oldest_gap_ms: Span | None = None
+
+
+class FaultsQuery(Struct, frozen=True, kw_only=True):
+    """Ask what of one cluster is not counted, by `what` and code, after the pair (`after_what`, `after_code`)."""
+
+    cluster: Name
+    after_what: str = ""
+    after_code: str = ""
+
+
+class FaultView(Struct, frozen=True, kw_only=True):
+    """One thing that is not counted, and why. `what`: attempt/replica/epoch, an attempt or a node.
+
+    `excess_gpu_ms` is what its newest word claimed beyond what is believed, `most_excess_gpu_ms` the most that any did.
+    """
+
+    what: str
+    code: str
+    sentence: str
+    excess_gpu_ms: Amount
+    most_excess_gpu_ms: Amount
+    times: int
+    first_at_ms: Instant
+    last_at_ms: Instant
+    last_message: Id
+
+
+class FaultsPage(Struct, frozen=True, kw_only=True):
+    """`more`: ask again after the last pair."""
+
+    faults: tuple[FaultView, ...]
+    more: bool = False

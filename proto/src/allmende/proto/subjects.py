@@ -172,6 +172,7 @@ STANDINGS = _ask("ledger", "standings", ledger.StandingsQuery, ledger.StandingsR
 POSTINGS = _ask("ledger", "postings", ledger.PostingsQuery, ledger.PostingsPage)
 BOOKS = _ask("ledger", "books", ledger.CapacityQuery, ledger.CapacityReply)
 LEDGER_STATE = _ask("ledger", "state", ledger.LedgerStateQuery, ledger.LedgerState)
+FAULTS = _ask("ledger", "faults", ledger.FaultsQuery, ledger.FaultsPage)
 QUEUE = _ask("admission", "queue", admission.QueueQuery, admission.QueuePage)
 JOBS = _ask("admission", "jobs", admission.JobsQuery, admission.JobsPage)
 WHY = _ask("admission", "why", admission.WhyQuery, admission.WhyReply)
@@ -212,6 +213,7 @@ REQUESTS: tuple[Request, ...] = (
     POSTINGS,
     BOOKS,
     LEDGER_STATE,
+    FAULTS,
     QUEUE,
     JOBS,
     WHY,

@@ -46,6 +46,7 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         endpoint(subjects.POSTINGS, answers.postings),
         endpoint(subjects.BOOKS, answers.books),
         endpoint(subjects.LEDGER_STATE, answers.state),
+        endpoint(subjects.FAULTS, answers.faults),
     ]
     async with chassis.answering("ledger", VERSION, endpoints):
         await worker.run()

@@ -168,6 +168,20 @@ class Fault(NamedTuple):
     excess_gpu_ms: GpuMs
 
 
+class FaultRow(NamedTuple):
+    """What was not counted of one thing for one reason, over all messages that said it."""
+
+    what: str
+    code: str
+    sentence: str
+    excess_gpu_ms: GpuMs
+    most_excess_gpu_ms: GpuMs
+    times: int
+    first_at_ms: Ms
+    last_at_ms: Ms
+    last_event: str
+
+
 class NodeStep(NamedTuple):
     """The GPUs of a node from `at_ms` on, until its next step."""
 

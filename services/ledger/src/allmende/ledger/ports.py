@@ -10,6 +10,7 @@ from allmende.ledger.model import (
     ClusterRow,
     Counter,
     Fault,
+    FaultRow,
     Life,
     Live,
     NodeStep,
@@ -131,6 +132,9 @@ class Readings(Protocol):
 
     async def state(self, connection: Connection, cluster: str) -> StateRow:
         """Counts over the books."""
+
+    async def faults(self, connection: Connection, cluster: str, after: tuple[str, str], limit: int) -> list[FaultRow]:
+        """What is not counted, in the order of what and code, those behind `after`."""
 
     async def last_sign_ms(self, connection: Connection, cluster: str) -> Ms | None:
         """When the replica that is silent for longest was last heard of; None when nothing runs."""

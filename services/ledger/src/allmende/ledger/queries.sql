@@ -197,3 +197,7 @@ SELECT min(seen_ms) FROM (
     WHERE a.cluster = $1 AND a.ended_at_ms IS NULL AND a.granted_at_ms IS NOT NULL
     GROUP BY a.attempt, a.cluster, r.replica
 ) AS replicas
+
+-- name: faults_page
+SELECT what, code, sentence, excess_gpu_ms, most_excess_gpu_ms, times, first_at_ms, last_at_ms, last_event
+FROM fault WHERE cluster = $1 AND (what, code) > ($2, $3) ORDER BY what, code LIMIT $4

@@ -7,6 +7,7 @@ from allmende.ledger.model import (
     Ended,
     Fact,
     Fault,
+    FaultRow,
     Grant,
     Granted,
     NodeStep,
@@ -28,6 +29,8 @@ from allmende.proto.units import Ms
 
 # At most this many counters or attempts in one usage.confirmed.
 CONFIRMED_MAX = 512
+# No sentence of ours is half as long; a bound keeps a reply within one message.
+SENTENCE_MAX = 1_000
 
 
 def readings(event: str, cluster: str, counters: Iterable[Counter], sent_at_ms: Ms, *, final: bool) -> list[Reading]:
@@ -74,7 +77,7 @@ def refused(subject: str, stream: str, stream_seq: int, message: str, faults: Se
         stream=stream,
         stream_seq=stream_seq,
         message=message,
-        problem=Problem(code=first.code, sentence=(first.sentence + more)[:1_000]),
+        problem=Problem(code=first.code, sentence=(first.sentence + more)[:SENTENCE_MAX]),
     )
 
 
@@ -118,6 +121,21 @@ def posting(number: int, row: Posting) -> ledger.Posting:
         gpus=row.gpus,
         budget=row.budget,
         amount_gpu_ms=row.amount_gpu_ms,
+    )
+
+
+def fault(row: FaultRow) -> ledger.FaultView:
+    """A fault for people."""
+    return ledger.FaultView(
+        what=row.what,
+        code=row.code,
+        sentence=row.sentence[:SENTENCE_MAX],
+        excess_gpu_ms=row.excess_gpu_ms,
+        most_excess_gpu_ms=row.most_excess_gpu_ms,
+        times=row.times,
+        first_at_ms=row.first_at_ms,
+        last_at_ms=row.last_at_ms,
+        last_message=row.last_event,
     )
 
 

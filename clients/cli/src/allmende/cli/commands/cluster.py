@@ -24,7 +24,7 @@ def standings(
     async def work() -> None:
         async with session.opened(lab) as opened:
             opened.check_cluster(cluster)
-            chosen = cluster or _only_cluster(opened)
+            chosen = cluster or only_cluster(opened)
 
             async def fetch() -> tuple[Struct, RenderableType]:
                 reply = await _all_standings(opened, chosen)
@@ -47,7 +47,8 @@ async def _all_standings(opened: Session, cluster: str) -> StandingsReply:
             return replace(reply, standings=tuple(found))
 
 
-def _only_cluster(opened: Session) -> str:
+def only_cluster(opened: Session) -> str:
+    """The lab's one cluster; with several, the command must name one."""
     clusters = opened.place.clusters
     if len(clusters) != 1:
         known = f": {', '.join(clusters)}" if clusters else ""

@@ -12,6 +12,8 @@ from allmende.proto.envelope import Refusal
 from allmende.proto.ledger import (
     CapacityQuery,
     CapacityReply,
+    FaultsPage,
+    FaultsQuery,
     LedgerState,
     LedgerStateQuery,
     PostingsPage,
@@ -26,6 +28,8 @@ from allmende.proto.units import Ms
 STANDINGS_MAX = 150
 POSTINGS_MAX = 230
 STEPS_MAX = 200
+# A fault with the longest sentence has 1,400 bytes.
+FAULTS_MAX = 40
 
 
 class Answers:
@@ -87,6 +91,18 @@ class Answers:
         return CapacityReply(
             buckets=tuple(wire.books(row) for row in rows), next_from_ms=steps.to_ms if wanted > steps.total else None
         )
+
+    async def faults(self, caller: str, query: FaultsQuery) -> FaultsPage:
+        """What is not counted and why, in the order of what and code, up to 40 a reply.
+
+        Raises:
+            Refusal: `unknown_cluster`.
+        """
+        async with self._db.reading() as connection:
+            if await self._store.one_cluster(connection, query.cluster) is None:
+                raise _unknown(query.cluster)
+            rows = await self._store.faults(connection, query.cluster, (query.after_what, query.after_code), FAULTS_MAX + 1)
+        return FaultsPage(faults=tuple(wire.fault(row) for row in rows[:FAULTS_MAX]), more=len(rows) > FAULTS_MAX)
 
     async def state(self, caller: str, query: LedgerStateQuery) -> LedgerState:
         """Counts over the books; `oldest_gap_ms`: how long the running attempt that is silent for longest has been, if over 30 s.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from asyncpg import Record
 
 from allmende.chassis.db import Connection, Transaction, load_queries
-from allmende.ledger.model import BUCKET_MS, ClusterRow, Kind, Life, Live, NodeStep, Piece, Posting, Run, StateRow
+from allmende.ledger.model import BUCKET_MS, ClusterRow, FaultRow, Kind, Life, Live, NodeStep, Piece, Posting, Run, StateRow
 from allmende.ledger.rules.aging import Weights
 from allmende.ledger.rules.books import Steps
 from allmende.ledger.rules.standings import Charges, Era, Window
@@ -87,6 +87,10 @@ class ReadingStore:
         row = await connection.fetchrow(_SQL["state"], cluster)
         assert row is not None, "an aggregate has one row"
         return StateRow(*row.values())
+
+    async def faults(self, connection: Connection, cluster: str, after: tuple[str, str], limit: int) -> list[FaultRow]:
+        """What is not counted, in the order of what and code, those behind `after`."""
+        return [FaultRow(*row.values()) for row in await connection.fetch(_SQL["faults_page"], cluster, *after, limit)]
 
     async def last_sign_ms(self, connection: Connection, cluster: str) -> Ms | None:
         """When the replica that is silent for longest was last heard of; None when nothing runs."""
