@@ -10,7 +10,7 @@ from tests.ledger.builders import START_MS, id_of
 
 # Long after anything that tests tell of.
 NOW_MS = START_MS + 100 * HOUR_MS
-LIMITS = Limits(NOW_MS, 5_000)
+LIMITS = Limits(NOW_MS, 5_000, 300_000)
 
 
 class Paper:

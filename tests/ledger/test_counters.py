@@ -121,7 +121,7 @@ def test_counting(row: Row, batched: bool) -> None:
 
 
 def test_a_clock_that_runs_ahead_cannot_lift_the_bound() -> None:
-    paper = Paper(Limits(T + 10_000, 5_000))
+    paper = Paper(Limits(T + 10_000, 5_000, 200 * HOUR_MS))
     paper.hear(grant(), reading(HOUR_MS, 1, sent_at_ms=T + HOUR_MS))
     assert paper.intervals()[KEY] == [(T, T + 15_000)]
     assert [fault.excess_gpu_ms for fault in paper.faults] == [HOUR_MS - 15_000]

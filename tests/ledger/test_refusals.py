@@ -164,3 +164,18 @@ async def test_a_page_of_the_longest_faults_fits_one_message() -> None:
     worst = FaultRow("x" * 100, "y" * 40, "z" * 5_000, 2**62, 2**62, 2**62, 2**52, 2**52, id_of(1))
     page = FaultsPage(faults=(wire.fault(worst),) * FAULTS_MAX, more=True)
     assert len(msgspec.json.encode(page)) < MAX_MESSAGE_BYTES
+
+
+async def test_nothing_of_a_clock_that_runs_over_five_minutes_ahead_is_believed(lab: Lab) -> None:
+    """Five minutes to the millisecond are believed; what was set aside counts as soon as it is said with a right clock."""
+    desk = await desk_of(lab)
+    now_ms = desk.clock.now_ms()
+    await desk.hear(granted(1), granted(2))
+    said = await desk.hear(tick(counter(1, 600_000, 1)), sent_at_ms=now_ms + 300_001)
+    said += await desk.hear(tick(counter(2, 600_000, 1)), sent_at_ms=now_ms + 300_000)
+    assert refusals(said) == ["clock_off"]
+    assert {key[0] for key in joined(await desk.postings())} == {id_of(2)}
+    (fault,) = (await desk.answers.faults("olga", FaultsQuery(cluster="c1"))).faults
+    assert (fault.code, fault.excess_gpu_ms) == ("clock_off", 600_000)
+    assert refusals(await desk.hear(tick(counter(1, 600_000, 1)))) == []
+    assert {key[0] for key in joined(await desk.postings())} == {id_of(1), id_of(2)}

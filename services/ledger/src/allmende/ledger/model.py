@@ -18,10 +18,14 @@ BUCKET_MS: Ms = 300_000
 
 
 class Limits(NamedTuple):
-    """What bounds a claim. `allowance_ms`: how far a clock may be off, in clock milliseconds."""
+    """What bounds a claim. `allowance_ms`: how far a clock may be off, in clock milliseconds.
+
+    `skew_ms`: how far the sender's clock may run ahead before nothing of what it says is believed.
+    """
 
     now_ms: Ms
     allowance_ms: Ms
+    skew_ms: Ms
 
 
 class Grant(NamedTuple):

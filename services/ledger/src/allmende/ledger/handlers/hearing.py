@@ -22,7 +22,10 @@ from allmende.ledger.rules.tree import Revision
 from allmende.proto.admission import AttemptProtected, JobGranted
 from allmende.proto.agent import AttemptEnded, AttemptStarted, NodeReported, UsageTick
 from allmende.proto.budget import BudgetChanged, RevisionComplete
-from allmende.proto.units import Ms
+from allmende.proto.units import MINUTE_MS, Ms
+
+# A clock that runs further ahead at sending, in real time, is not believed at all (contract §3).
+SKEW_MS: Ms = 5 * MINUTE_MS
 
 
 class Heard(NamedTuple):
@@ -69,6 +72,7 @@ class Hearing:
         self._store, self._trees, self._rounds = store, trees, rounds
         # Two clocks differ by real time: on a scaled clock that is more.
         self._allowance_ms = allowance_ms * clock.rate
+        self._skew_ms = SKEW_MS * clock.rate
         self._clock, self._ids = clock, ids
 
     async def __call__(self, tx: Transaction, events: Sequence[Event]) -> Outcome:
@@ -82,7 +86,7 @@ class Hearing:
         due = await self._rounds.due(tx, now_ms)
         await self._store.lock(tx, heard.clusters | due)
         await self._store.know(tx, heard.clusters)
-        limits = Limits(now_ms, self._allowance_ms)
+        limits = Limits(now_ms, self._allowance_ms, self._skew_ms)
         steps, faults = believed(heard.steps, limits)
         await self._store.add_steps(tx, steps)
         drafts: list[Draft] = []

@@ -18,6 +18,11 @@ def hear(known: Counter | None, reading: Reading, grant: Grant | None, limits: L
     The bound is judged by `sent_at_ms`, when this copy left the agent: what was spooled in an outage stays valid, and a replay
     judges as the first time. A clock that runs ahead cannot lift the bound above the ledger's own.
     """
+    early_ms = reading.sent_at_ms - limits.now_ms
+    if early_ms > limits.skew_ms:
+        claimed = reading.used_gpu_ms - (known.used_gpu_ms if known is not None else 0)
+        sentence = f"it was sent {early_ms} ms from now: a clock that far off is not believed at all"
+        return known, fault_of(reading, errors.CLOCK_OFF, sentence, max(claimed, 0))
     end_ms = reading.since_ms + reading.held_ms
     bound_ms = min(limits.now_ms, reading.sent_at_ms) + limits.allowance_ms
     if (
