@@ -10,7 +10,7 @@ from allmende.ledger import wire
 from allmende.ledger.handlers.answers import FAULTS_MAX
 from allmende.ledger.model import BUCKET_MS, FaultRow
 from allmende.proto.envelope import MAX_MESSAGE_BYTES, Refusal
-from allmende.proto.ledger import FaultsPage, FaultsQuery
+from allmende.proto.ledger import FaultsPage, FaultsQuery, UsageConfirmed
 from allmende.proto.message import MessageRefused
 from allmende.proto.units import HOUR_MS
 from tests.ledger.builders import START_MS, counter, ended, granted, id_of, node, tick, tree
@@ -179,3 +179,16 @@ async def test_nothing_of_a_clock_that_runs_over_five_minutes_ahead_is_believed(
     assert (fault.code, fault.excess_gpu_ms) == ("clock_off", 600_000)
     assert refusals(await desk.hear(tick(counter(1, 600_000, 1)))) == []
     assert {key[0] for key in joined(await desk.postings())} == {id_of(1), id_of(2)}
+
+
+async def test_an_end_by_a_clock_that_is_not_believed_is_not_confirmed(lab: Lab) -> None:
+    """Not even when nothing else is known of the attempt: the agent would forget its only counters."""
+    desk = await desk_of(lab)
+    end = ended(1, START_MS + 600_000, counter(1, 600_000, 1))
+    said = await desk.hear(end, sent_at_ms=desk.clock.now_ms() + HOUR_MS)
+    said += await desk.hear(granted(1))
+    assert not [body for body in said if isinstance(body, UsageConfirmed)]
+    assert (await desk.state()).open_attempts == 1
+    said = await desk.hear(end)
+    assert [body.attempts for body in said if isinstance(body, UsageConfirmed)] == [(id_of(1),)]
+    assert (await desk.state()).posted_gpu_ms == 600_000

@@ -15,7 +15,7 @@ from allmende.ledger.handlers.rounds import Rounds
 from allmende.ledger.handlers.tree import read_in
 from allmende.ledger.model import Attempt, AttemptKey, Ended, Fact, Fault, Limits, NodeStep, Reading
 from allmende.ledger.ports import Bookings, Trees
-from allmende.ledger.rules.attempts import Learnt, learn
+from allmende.ledger.rules.attempts import Learnt, clock_off, learn
 from allmende.ledger.rules.capacity import believed
 from allmende.ledger.rules.posting import Entries, Loaded, completed, post
 from allmende.ledger.rules.tree import Revision
@@ -88,6 +88,7 @@ class Hearing:
         await self._store.know(tx, heard.clusters)
         limits = Limits(now_ms, self._allowance_ms, self._skew_ms)
         steps, faults = believed(heard.steps, limits)
+        faults = [*faults, *_set_aside(heard, events, limits)]
         await self._store.add_steps(tx, steps)
         drafts: list[Draft] = []
         if heard.facts or heard.readings:
@@ -138,6 +139,18 @@ class Hearing:
             if found:
                 body = wire.refused(event.subject, event.stream, event.stream_seq, event.envelope.id, found)
                 yield draft(body, ids=self._ids, now_ms=now_ms, cause=event.envelope.id)
+
+
+def _set_aside(heard: Heard, events: Iterable[Event], limits: Limits) -> list[Fault]:
+    """Take the facts of agents whose clock was too far off when they sent them out of a batch; their counters are judged one by one.
+
+    An end whose finals are not believed must not be believed either: it would be confirmed, and the agent would forget them.
+    """
+    envelopes = (event.envelope for event in events if isinstance(event.body, AttemptStarted | AttemptEnded))
+    early = {each.id: each.sent_at_ms - limits.now_ms for each in envelopes if each.sent_at_ms - limits.now_ms > limits.skew_ms}
+    aside = [fact for fact in heard.facts if fact.event in early]
+    heard.facts[:] = [fact for fact in heard.facts if fact.event not in early]
+    return [clock_off(fact, early[fact.event]) for fact in aside]
 
 
 def _is_ended(attempts: Mapping[AttemptKey, Attempt], key: AttemptKey) -> bool:
