@@ -142,7 +142,7 @@ class Hearing:
 
 
 def _set_aside(heard: Heard, events: Iterable[Event], limits: Limits) -> list[Fault]:
-    """Take the facts of agents whose clock was too far off when they sent them out of a batch; their counters are judged one by one.
+    """Take the facts of agents whose clock was too far off at sending out of a batch; their counters are judged one by one.
 
     An end whose finals are not believed must not be believed either: it would be confirmed, and the agent would forget them.
     """
