@@ -3,9 +3,13 @@
 from fractions import Fraction
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from allmende.chassis.errors import Misconfigured
+from allmende.chassis.settings import load
+from allmende.ledger.config import Settings
 from allmende.ledger.model import BUCKET_MS, Level, Share
 from allmende.ledger.rules.aging import WEIGHT_ONE, aging, weights
 from allmende.ledger.rules.entitlement import entitlements
@@ -65,3 +69,15 @@ async def test_a_rest_has_the_weight_of_its_bucket(lab: Lab) -> None:
     table = weights(HOUR_MS, 7)
     posted, rest = 8 * BUCKET_MS * table[6] // WEIGHT_ONE, 8 * (2 * MINUTE_MS * table[5] // WEIGHT_ONE)
     assert (await desk.standings())["nlp"].charged_gpu_ms == posted + rest
+
+
+def test_under_every_half_life_that_may_be_set_usage_is_seen() -> None:
+    """BR-059: a half-life of nothing, which would forget all usage at once, is refused by name; left out, nothing decays."""
+    names = {"ALLMENDE_NATS_URL": "nats://x:1", "ALLMENDE_DATABASE_URL": "postgresql://x/y"}
+    assert load("ledger", Settings, names, None)[0].half_life_ms is None
+    for refused_ms in (0, -1, HOUR_MS - 1, 366 * DAY_MS + 1):
+        with pytest.raises(Misconfigured, match="half_life_ms"):
+            load("ledger", Settings, names | {"ALLMENDE_LEDGER_HALF_LIFE_MS": str(refused_ms)}, None)
+    for allowed_ms in (HOUR_MS, DAY_MS, 366 * DAY_MS):
+        assert load("ledger", Settings, names | {"ALLMENDE_LEDGER_HALF_LIFE_MS": str(allowed_ms)}, None)[0].half_life_ms == allowed_ms
+        assert weights(allowed_ms, 13)[12] >= WEIGHT_ONE // 2, "an hour ago counts at least half"
