@@ -67,13 +67,15 @@ class Machine:
         groups = cgroups.find() if with_cgroups else None
         self.backend = ProcessBackend(folder, NodeState("n1", 8, 8), clock, groups, None)
 
-    async def start(self, script: str, number: int = 1, *, user: str | None = None, slice_ms: Ms = 0, replicas: int = 1) -> Ms:
+    async def start(
+        self, script: str, number: int = 1, *, user: str | None = None, slice_ms: Ms = 0, replicas: int = 1, **variables: str
+    ) -> Ms:
         launch = Launch(
             attempt=attempt(number),
             job=job(number),
             user=user or me(),
             budget=None,
-            payload=Payload(command=("sh", "-c", script), environment={"PATH": os.environ["PATH"]}, directory="/"),
+            payload=Payload(command=("sh", "-c", script), environment={"PATH": os.environ["PATH"], **variables}, directory="/"),
             places=tuple(ReplicaPlace(each, "n1", (2 * each, 2 * each + 1)) for each in range(replicas)),
             gpus_per_replica=2,
             slice_ms=slice_ms,

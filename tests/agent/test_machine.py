@@ -161,14 +161,14 @@ async def test_a_touched_checkpoint_file_is_saved_progress(tmp_path: Path) -> No
 async def test_notice_comes_before_the_slice_ends_by_file_and_by_signal(tmp_path: Path) -> None:
     async with machine(tmp_path) as made:
         script = "trap 'echo usr1; cat $ALLMENDE_NOTICE_FILE; exit 0' USR1; echo up; while :; do sleep 0.05; done"
-        await made.start(f"ALLMENDE=1; {script}", slice_ms=2_000)
+        await made.start(script, slice_ms=1_000, ALLMENDE_NOTICE_SIGNAL="USR1")
         (folder,) = (tmp_path / "attempts").iterdir()
         record = records.read(folder)
         assert record is not None
-        assert (record.notice_before_ms, record.notice_order) == (200, "")
-        await until(lambda: (folder / "notice").exists(), "the notice is there")
-        assert "slice" in (folder / "notice").read_text()
-        await made.backend.kill(attempt(), EVICTION)
+        assert (record.notice_before_ms, record.notice_order) == (100, "1")
+        left = await made.exit()
+        assert (left.how, (left.held_ms or 0) >= 800) == ("finished", True)
+        assert made.log().splitlines() == ["up", "usr1", "slice: it ends 1000 ms after the start"]
 
 
 @pytest.mark.parametrize(
