@@ -72,6 +72,18 @@ class Session:
         if cluster is not None and known and cluster not in known:
             raise CommandFailed(Exit.USAGE, f"there is no cluster {cluster}; this lab has {', '.join(known)}")
 
+    def one_cluster(self, cluster: str | None) -> str:
+        """The cluster that a command names, or else the lab's only one.
+
+        Raises:
+            CommandFailed: there is no such cluster, or none is named where there are several.
+        """
+        self.check_cluster(cluster)
+        known = self.place.clusters
+        if cluster is None and len(known) != 1:
+            raise CommandFailed(Exit.USAGE, "name a cluster with --cluster" + (f": {', '.join(known)}" if known else ""))
+        return cluster or known[0]
+
     async def ask(self, row: Request, request: Struct, reply: type[R]) -> R:
         """Ask a service as this user.
 

@@ -7,7 +7,6 @@ from msgspec.structs import replace
 from rich.console import RenderableType
 
 from allmende.cli import render, session
-from allmende.cli.errors import CommandFailed, Exit
 from allmende.cli.session import JsonOption, LabOption, Session, WatchOption
 from allmende.proto import subjects
 from allmende.proto.ledger import StandingsQuery, StandingsReply, UsageStanding
@@ -23,8 +22,7 @@ def standings(
 
     async def work() -> None:
         async with session.opened(lab) as opened:
-            opened.check_cluster(cluster)
-            chosen = cluster or only_cluster(opened)
+            chosen = opened.one_cluster(cluster)
 
             async def fetch() -> tuple[Struct, RenderableType]:
                 reply = await _all_standings(opened, chosen)
@@ -45,15 +43,6 @@ async def _all_standings(opened: Session, cluster: str) -> StandingsReply:
         after = reply.next_after
         if after is None:
             return replace(reply, standings=tuple(found))
-
-
-def only_cluster(opened: Session) -> str:
-    """The lab's one cluster; with several, the command must name one."""
-    clusters = opened.place.clusters
-    if len(clusters) != 1:
-        known = f": {', '.join(clusters)}" if clusters else ""
-        raise CommandFailed(Exit.USAGE, f"name a cluster with --cluster{known}")
-    return clusters[0]
 
 
 def _standings_table(reply: StandingsReply) -> RenderableType:

@@ -4,7 +4,7 @@ from msgspec import Struct
 from rich.console import RenderableType
 
 from allmende.cli import instants, render, session
-from allmende.cli.commands.cluster import ClusterOption, only_cluster
+from allmende.cli.commands.cluster import ClusterOption
 from allmende.cli.session import JsonOption, LabOption, Session, WatchOption
 from allmende.proto import subjects
 from allmende.proto.ledger import FaultsPage, FaultsQuery, FaultView
@@ -15,8 +15,7 @@ def faults(cluster: ClusterOption = None, lab: LabOption = None, as_json: JsonOp
 
     async def work() -> None:
         async with session.opened(lab) as opened:
-            opened.check_cluster(cluster)
-            chosen = cluster or only_cluster(opened)
+            chosen = opened.one_cluster(cluster)
 
             async def fetch() -> tuple[Struct, RenderableType]:
                 views = await _all_faults(opened, chosen)

@@ -8,6 +8,7 @@ from msgspec import Struct
 from rich.console import Group, RenderableType
 
 from allmende.cli import render, session
+from allmende.cli.commands.submit import duration
 from allmende.cli.errors import CommandFailed, Exit
 from allmende.cli.session import JsonOption, LabOption, WatchOption
 from allmende.proto import subjects
@@ -29,7 +30,7 @@ from allmende.proto.admission import (
     WhyQuery,
     WhyReply,
 )
-from allmende.proto.units import Ms, format_duration, parse_duration
+from allmende.proto.units import Ms, format_duration
 
 JobArgument = Annotated[
     str, typer.Argument(metavar="JOB", help="A job's id, or its end as the tables print it.", show_default=False)
@@ -268,10 +269,7 @@ def change(
     """Change the priority or the slice of one of your waiting jobs."""
     if priority is None and slice_ is None:
         raise typer.BadParameter("say what to change: --priority or --slice")
-    try:
-        slice_ms = None if slice_ is None else parse_duration(slice_)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--slice") from None
+    slice_ms = None if slice_ is None else duration(slice_)
     _change(ChangeJob(job=_checked(job), priority=priority, slice_ms=slice_ms), lab, as_json)
 
 

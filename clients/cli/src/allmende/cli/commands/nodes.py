@@ -10,7 +10,7 @@ from msgspec import Struct
 from rich.console import RenderableType
 
 from allmende.cli import instants, render, session
-from allmende.cli.errors import CommandFailed, Exit
+from allmende.cli.commands.cluster import ClusterOption
 from allmende.cli.session import JsonOption, LabOption, Session, WatchOption
 from allmende.proto import subjects
 from allmende.proto.admission import NodesPage, NodesQuery, NodeView
@@ -19,7 +19,6 @@ from allmende.proto.units import Ms
 
 app = typer.Typer(help="The nodes: what is held and free, and which are taken out of use for a repair.", no_args_is_help=False)
 
-ClusterOption = Annotated[str | None, session.name_option("Which cluster.", "CLUSTER")]
 NodesArgument = Annotated[list[str], typer.Argument(metavar="NODE...", help="Nodes by name.", show_default=False)]
 ReasonOption = Annotated[str, typer.Option(help="Why; whoever finds the node will ask for it.", show_default=False)]
 FromOption = Annotated[str | None, typer.Option("--from", metavar="TIME", help="When it begins: 2026-12-24T08:00Z, or in 4h.")]
@@ -91,7 +90,7 @@ def uncordon(
 
     async def work() -> None:
         async with session.opened(lab) as opened:
-            request = UncordonNodes(cluster=_cluster(opened, cluster), nodes=tuple(names), reason=reason)
+            request = UncordonNodes(cluster=opened.one_cluster(cluster), nodes=tuple(names), reason=reason)
             page = await opened.ask(subjects.UNCORDON, request, DrainPage)
             left = {each.node: each for each in page.nodes}
             lines = [
@@ -111,7 +110,7 @@ def drain_plan(
 
     async def work() -> None:
         async with session.opened(lab) as opened:
-            chosen = _cluster(opened, cluster)
+            chosen = opened.one_cluster(cluster)
 
             async def fetch() -> tuple[Struct, RenderableType]:
                 page = await _all_drains(opened, chosen)
@@ -138,7 +137,7 @@ def _cordon(
         async with session.opened(lab) as opened:
             now_ms = opened.now_ms()
             request = CordonNodes(
-                cluster=_cluster(opened, cluster),
+                cluster=opened.one_cluster(cluster),
                 nodes=tuple(names),
                 reason=reason,
                 drain=drain,
@@ -150,15 +149,6 @@ def _cordon(
             session.show(page, _drains_table(page), as_json)
 
     session.run(work())
-
-
-def _cluster(opened: Session, cluster: str | None) -> str:
-    opened.check_cluster(cluster)
-    clusters = opened.place.clusters
-    if cluster is None and len(clusters) != 1:
-        known = f": {', '.join(clusters)}" if clusters else ""
-        raise CommandFailed(Exit.USAGE, f"name a cluster with --cluster{known}")
-    return cluster or clusters[0]
 
 
 async def _all_drains(opened: Session, cluster: str) -> DrainPage:
@@ -196,6 +186,8 @@ def _empty_by(node: NodeDrain, now_ms: Ms) -> str:
         return "now"
     if not node.drain:
         return "nobody has to leave"
+    if any(each.state == "overdue" for each in node.occupants):
+        return "not known: an eviction is overdue"
     if node.empty_by_ms is None:
         return "not known: a start is not confirmed"
     late = " LATE" if any(each.late for each in node.occupants) else ""
