@@ -68,7 +68,7 @@ def test_whoever_does_not_fit_reads_which_node_is_missing() -> None:
     assert granted_jobs(passed.change) == []
     reasons = explaining.blockers(waiting, made, {CLUSTER: passed.outlook}, NOW, TERMS)
     assert [each.sentence for each in reasons if each.code == "nodes_cordoned"] == [
-        "1 node of c1 with 8 GPUs take nothing new: n001 is cordoned by olga (firmware)"
+        "1 node of c1 with 8 GPUs takes nothing new: n001 is cordoned by olga (firmware)"
     ]
 
 

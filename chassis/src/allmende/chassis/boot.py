@@ -29,8 +29,7 @@ from allmende.chassis.health import Health
 from allmende.chassis.migrate import migrate
 from allmende.chassis.ports import Bus, Clock, Endpoint, Ids
 from allmende.chassis.settings import BaseSettings, load, shown
-from allmende.proto.subjects import REQUESTS as TABLE
-from allmende.proto.subjects import Role
+from allmende.proto.subjects import REQUESTS, Role
 
 __all__ = ["BaseSettings", "Chassis", "main"]
 
@@ -45,7 +44,7 @@ EXIT_BROKEN = 70
 CLEAN_END_S = 5.0
 _LOOK_AGAIN_S = 0.25
 # The part of a service that answers, in its health.
-REQUESTS = "requests"
+_ANSWERS = "requests"
 
 
 class Chassis(NamedTuple):
@@ -68,7 +67,7 @@ class Chassis(NamedTuple):
             Misconfigured: these credentials may not hear one of the endpoints.
         """
         stop = await self.bus.answer(service, version, endpoints)
-        self.health.ready(REQUESTS, True)
+        self.health.ready(_ANSWERS, True)
         try:
             yield
         finally:
@@ -177,8 +176,8 @@ def _code_for(service: str, error: BaseException, *, stopping: bool) -> int:
 async def _live(service: Role, settings: S, clock: Clock, instance: str, run: Callable[[Chassis, S], Awaitable[None]]) -> None:
     health = Health()
     health.ready("start", False, "the service is starting")
-    if any(row.service == service for row in TABLE):
-        health.ready(REQUESTS, False, "requests are not answered yet")
+    if any(row.service == service for row in REQUESTS):
+        health.ready(_ANSWERS, False, "requests are not answered yet")
     listener = _listen(settings)
     port = listener.getsockname()[1]
     async with asyncio.TaskGroup() as tasks:

@@ -1,6 +1,6 @@
 """What admission says: who waits and why, who starts where, who is protected until when, which room must be made."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -291,27 +291,30 @@ class WhyQuery(Struct, frozen=True, kw_only=True):
     job: Annotated[str, Meta(min_length=4, max_length=26, pattern=r"\A[0-9a-z]+\Z")]
 
 
+DecisionKind: TypeAlias = Literal[
+    "queued",
+    "refused",
+    "granted",
+    "claimed",
+    "planned",
+    "infeasible",
+    "started",
+    "evicted",
+    "overdue",
+    "requeued",
+    "stopped",
+    "ended",
+    "would",
+    "changed",
+]
+"""`would`: what mode `observe` would have done."""
+
+
 class Decision(Struct, frozen=True, kw_only=True):
     """One stored decision about a job: what was decided, by which rule, on which numbers and revisions."""
 
     at_ms: Instant
-    kind: Literal[
-        "queued",
-        "refused",
-        "granted",
-        "claimed",
-        "planned",
-        "infeasible",
-        "started",
-        "evicted",
-        "overdue",
-        "requeued",
-        "stopped",
-        "ended",
-        "would",
-        "changed",
-    ]
-    """`would`: what mode `observe` would have done."""
+    kind: DecisionKind
     sentence: Text
     tree_revision: Sequence | None = None
     usage_revision: Sequence | None = None

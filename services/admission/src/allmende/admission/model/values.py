@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
+from allmende.proto.admission import DecisionKind
 from allmende.proto.budget import Budget
 from allmende.proto.placement import NodeReplicas
 from allmende.proto.policy import Policy
@@ -327,22 +328,7 @@ class Decided(Struct, frozen=True, kw_only=True):
 
     job: str
     at_ms: Ms
-    kind: Literal[
-        "queued",
-        "refused",
-        "granted",
-        "claimed",
-        "planned",
-        "infeasible",
-        "started",
-        "evicted",
-        "overdue",
-        "requeued",
-        "stopped",
-        "ended",
-        "would",
-        "changed",
-    ]
+    kind: DecisionKind
     sentence: str
     tree_revision: int | None = None
     usage_revision: int | None = None

@@ -127,9 +127,10 @@ def _cordoned(cluster: str, books: Books, now_ms: Ms) -> list[Reason]:
         return []
     gpus = sum(node.healthy for name in closed if (node := books.nodes.get((cluster, name))) is not None)
     first = books.cordons[cluster][closed[0]]
-    nodes = "1 node" if len(closed) == 1 else f"{len(closed)} nodes"
-    sentence = f"{nodes} of {cluster} with {gpus} GPUs take nothing new: {first.node} is cordoned by {first.by} ({first.reason})"
-    return [Reason("nodes_cordoned", sentence if len(closed) == 1 else f"{sentence}, and others")]
+    why = f"{first.node} is cordoned by {first.by} ({first.reason})"
+    if len(closed) == 1:
+        return [Reason("nodes_cordoned", f"1 node of {cluster} with {gpus} GPUs takes nothing new: {why}")]
+    return [Reason("nodes_cordoned", f"{len(closed)} nodes of {cluster} with {gpus} GPUs take nothing new: {why}, and others")]
 
 
 def queue(books: Books, outlooks: Mapping[str, Outlook], cluster: str | None) -> list[Waiting]:
