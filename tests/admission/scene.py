@@ -42,6 +42,7 @@ class Scene:
         self._processes: list[asyncio.subprocess.Process] = []
         self._revisions = 0
         self._usage = 0
+        self._ids = 0
 
     async def open(self) -> None:
         """Connect everybody and listen to all that admission says."""
@@ -96,8 +97,10 @@ class Scene:
     # -------------------------------------------------------------------------------------------------------------------- saying
 
     def new_id(self) -> str:
-        """An id of our own."""
-        return make_id(self.now_ms(), os.urandom(10))
+        """An id of our own; later ones sort behind earlier ones, also within a millisecond: jobs that were submitted at once stand in
+        line by their ids."""
+        self._ids += 1
+        return make_id(self.now_ms(), self._ids.to_bytes(4, "big") + os.urandom(6))
 
     async def say(self, role: str, body: Message, *, envelope: str | None = None, bus: NatsBus | None = None) -> str:
         """Publish a message as a role; returns its id."""

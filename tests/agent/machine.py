@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -27,8 +28,9 @@ PATIENCE_S = 15.0
 
 
 def attempt(number: int = 1) -> str:
-    """The id of an attempt, of this test process alone: leftovers are found by it on the whole machine."""
-    return make_id(T0, (os.getpid() * 1_000 + number).to_bytes(10, "big"))
+    """The id of an attempt, of this test in this process alone: its cgroup, and what is left of it, are found by that."""
+    test = crc32(os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0].encode())
+    return make_id(T0, b"".join(part.to_bytes(size, "big") for part, size in ((os.getpid(), 4), (test, 4), (number, 2))))
 
 
 def job(number: int = 1) -> str:
@@ -127,3 +129,9 @@ def marked(word: str) -> list[int]:
             except OSError:
                 continue
     return found
+
+
+def cgroups_of(name: str) -> list[Path]:
+    """The cgroups of an attempt, where this process may make any."""
+    groups = cgroups.find()
+    return [] if groups is None else list(groups.mount.rglob(f"allmende-{name}.*"))

@@ -14,7 +14,7 @@ from allmende.agent.process import records
 from allmende.agent.sdk.backend import CannotStart, Cause
 from allmende.chassis.clock import RealClock
 from allmende.proto.units import DAY_MS, MINUTE_MS
-from tests.agent.machine import attempt, job, machine, marked, needs_linux, until
+from tests.agent.machine import attempt, cgroups_of, job, machine, marked, needs_linux, until
 
 pytestmark = needs_linux
 
@@ -114,6 +114,7 @@ async def test_what_forks_away_is_gone_when_the_end_is_said(with_cgroups: bool, 
         assert made.log() == "left\n"
         assert (left.how, marked(word)) == ("finished", [])
         assert "left behind" in left.detail
+        assert cgroups_of(attempt()) == []
 
 
 @pytest.mark.parametrize("with_cgroups", [True, False])
@@ -142,12 +143,13 @@ async def test_a_replica_that_fails_takes_its_gang_and_one_that_finishes_does_no
 
 async def test_a_touched_checkpoint_file_is_saved_progress(tmp_path: Path) -> None:
     async with machine(tmp_path) as made:
-        script = "echo up; read go < /dev/null; sleep 0.2; touch $ALLMENDE_CHECKPOINT_FILE; sleep 300"
+        script = "echo up; read go < /dev/null; sleep 0.2; touch $ALLMENDE_CHECKPOINT_FILE; echo saved; sleep 300"
         started_at_ms = await made.start(script)
         now_ms = RealClock().now_ms
         assert (await made.backend.observe(now_ms()))[attempt()].checkpoint_at_ms is None, "nothing is saved yet"
         checkpoint = tmp_path / "jobs" / job() / "checkpoint"
-        await until(checkpoint.exists, "it saves")
+        # `touch` makes the file first and sets its time then.
+        await until(lambda: "saved" in made.log(), "it has saved")
         saved_at_ms = (await made.backend.observe(now_ms()))[attempt()].checkpoint_at_ms
         assert saved_at_ms is not None
         assert started_at_ms <= saved_at_ms <= now_ms()

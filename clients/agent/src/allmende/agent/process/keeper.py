@@ -164,10 +164,11 @@ class Keeper:
         """Write the end, whole or not at all."""
         part = self._folder / "exit.part"
         part.write_text(json.dumps({"code": self._code, "told": self.told, "at_boot_ms": boot_ms(), "left": left}))
-        part.replace(self._folder / "exit")
+        # Before the end is said: afterwards nothing of ours is touched any more.
         if self._cgroup is not None:
             with contextlib.suppress(OSError):
                 self._cgroup.rmdir()
+        part.replace(self._folder / "exit")
 
 
 def _ended() -> tuple[int, int] | None:
@@ -203,8 +204,8 @@ def detach() -> None:
 def main(folder: Path) -> None:
     """Keep one replica until its end."""
     detach()
-    alive = (folder / "alive").open("w")
-    fcntl.flock(alive, fcntl.LOCK_EX)
+    # A bare descriptor: an object would be closed, and the lock be gone, while the interpreter is still clearing up.
+    fcntl.flock(os.open(folder / "alive", os.O_WRONLY | os.O_CREAT, 0o600), fcntl.LOCK_EX)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     os.mkfifo(folder / "orders", 0o600)
     # For writing as well: without a writer it would be readable for ever.
