@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -15,7 +16,7 @@ from allmende.preemptor.handlers.drains import Drains, Operators
 from allmende.preemptor.model import Policy
 from allmende.preemptor.store import Store
 from allmende.proto.admission import NodeClosed
-from allmende.proto.envelope import Refusal
+from allmende.proto.envelope import MAX_MESSAGE_BYTES, Refusal
 from allmende.proto.message import Message
 from allmende.proto.preemptor import (
     ClaimAnswered,
@@ -68,10 +69,11 @@ class Desk:
         return await self._operators.cordon("olga", request)
 
     async def uncordon(self, *nodes: str) -> DrainPage:
-        return await self._operators.uncordon("olga", UncordonNodes(cluster="c1", nodes=nodes, reason="done"))
+        request = UncordonNodes(cluster="c1", nodes=nodes, reason="firmware is new")
+        return await self._operators.uncordon("oscar", request)
 
-    async def plan(self) -> DrainPage:
-        return await self._operators.drains("ada", DrainQuery(cluster="c1"))
+    async def plan(self, after: str | None = None) -> DrainPage:
+        return await self._operators.drains("ada", DrainQuery(cluster="c1", after=after))
 
     async def hear(self, *bodies: Message) -> list[Any]:
         """Something comes in, or only time has passed; returns all that was said since the last time."""
@@ -117,7 +119,7 @@ async def test_a_drain_from_the_word_to_the_repair_and_back(desk: Desk) -> None:
     await desk.uncordon("n1")
     [back] = await desk.hear()
     assert isinstance(back, NodeReturned)
-    assert back.revision == 3
+    assert (back.revision, back.by, back.reason) == (3, "oscar", "firmware is new")
     assert (await desk.plan()).nodes == ()
 
 
@@ -221,6 +223,21 @@ async def test_a_node_that_does_not_exist_changes_nothing_for_the_others(desk: D
     assert await desk.hear() == []
     with pytest.raises(Refusal, match=r"needs a reason: .*; it would end before it begins"):
         await desk.drain("n1", reason=" ", until_ms=START_MS)
+
+
+async def test_as_many_nodes_as_fit_are_answered_and_the_rest_is_asked_for(desk: Desk) -> None:
+    names = [f"w{number:03d}" for number in range(256)]
+    await desk.hear(*(node(name) for name in names))
+    page = await desk.drain(*names, reason="x" * 1_000)
+    assert len(msgspec.json.encode(page)) < MAX_MESSAGE_BYTES
+    assert len(of(await desk.hear(), NodeCordoned)) == 256, "all of them are drained, also those that the answer has no room for"
+    found: list[str] = []
+    while True:
+        page = await desk.plan(found[-1] if found else None)
+        found += [each.node for each in page.nodes]
+        if page.next_after is None:
+            break
+    assert found == names
 
 
 async def test_a_replica_that_takes_over_says_nothing_twice(desk: Desk) -> None:

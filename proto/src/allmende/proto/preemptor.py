@@ -150,7 +150,8 @@ class NodeDrained(Message, frozen=True, kw_only=True):
 
 
 class NodeReturned(Message, frozen=True, kw_only=True):
-    """The node is cordoned no more and takes work again."""
+    """The node is cordoned no more and takes work again. `by`, `reason`: of whoever ended the cordon; of the cordon itself
+    where it ended by its date or its agent's word."""
 
     TYPE: ClassVar[str] = "node.returned"
 
@@ -227,7 +228,7 @@ class NodeDrain(Struct, frozen=True, kw_only=True):
 
 
 class DrainPage(Struct, frozen=True, kw_only=True):
-    """Cordoned nodes; `next_after` unset: this was the last piece. As a reply to a write: the nodes it named."""
+    """Cordoned nodes; `next_after` unset: this was the last piece. As a reply to a write: the first of the nodes it named."""
 
     cluster: Name
     as_of_ms: Instant

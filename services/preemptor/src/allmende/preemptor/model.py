@@ -355,8 +355,16 @@ class Drain(NamedTuple):
     closed: Closed | None
 
 
+class Ended(NamedTuple):
+    """Who has ended a cordon, and why."""
+
+    by: str
+    reason: str
+
+
 class Word(NamedTuple):
-    """Something to publish of a node: `cordoned` and `drained` with the terms in force, `returned` with those that were."""
+    """Something to publish of a node: `cordoned` and `drained` with the terms in force; `returned` with those that were, but by
+    whom and why it returns."""
 
     kind: str
     terms: Cordon

@@ -283,20 +283,28 @@ def ordered_out(cluster: str, it: OrderedOut, plan: str, now_ms: Ms, revisions: 
     )
 
 
-# Of one node; the others are counted.
+# Of one node; the others are counted. A node with so many takes 6 KiB at most, so that one always fits.
 OCCUPANTS_SHOWN = 16
+# A reply has at most 64 KiB; the rest is for the frame around the nodes.
+PAGE_BYTES = 56 * 1024
 
 
 def drain_page(
     cluster: str, drains: Sequence[Drain], attempts: Sequence[Attempt], policy: Policy, now_ms: Ms
 ) -> preemptor.DrainPage:
-    """Where nodes stand. Those that nobody wants cordoned are left out."""
-    nodes = []
+    """Where nodes stand, as many as fit a reply. Those that nobody wants cordoned are left out."""
+    nodes: list[preemptor.NodeDrain] = []
+    left = PAGE_BYTES
     for drain in drains:
         terms = draining.terms_of(drain, now_ms)
-        if terms is not None:
-            here = [each for each in attempts if any(name == drain.node and gpus for name, gpus in each.held)]
-            nodes.append(_node_drain(drain, terms, here, policy, now_ms))
+        if terms is None:
+            continue
+        here = [each for each in attempts if any(name == drain.node and gpus for name, gpus in each.held)]
+        node = _node_drain(drain, terms, here, policy, now_ms)
+        left -= len(_encode(node)) + 1
+        if left < 0:
+            return preemptor.DrainPage(cluster=cluster, as_of_ms=now_ms, nodes=tuple(nodes), next_after=nodes[-1].node)
+        nodes.append(node)
     return preemptor.DrainPage(cluster=cluster, as_of_ms=now_ms, nodes=tuple(nodes))
 
 

@@ -91,7 +91,9 @@ def uncordon(
     async def work() -> None:
         async with session.opened(lab) as opened:
             request = UncordonNodes(cluster=opened.one_cluster(cluster), nodes=tuple(names), reason=reason)
-            page = await opened.ask(subjects.UNCORDON, request, DrainPage)
+            await opened.ask(subjects.UNCORDON, request, DrainPage)
+            # Asked for whole: the answer to so many nodes may have no room for all that stay cordoned.
+            page = await _all_drains(opened, request.cluster)
             left = {each.node: each for each in page.nodes}
             lines = [
                 f"{name} stays cordoned: its agent says {left[name].agent_reason}" if name in left else f"{name} takes work again"
@@ -166,6 +168,7 @@ def _drains_table(page: DrainPage) -> RenderableType:
     if not page.nodes:
         return f"no node of {page.cluster} is cordoned"
     title = f"{render.count(len(page.nodes), 'cordoned node')} of {page.cluster}"
+    title += "" if page.next_after is None else "; more have no room here, see `allmende nodes drain-plan`"
     columns = ("NODE", "STATE", "EMPTY BY", "STILL THERE", "BY", "REASON~")
     rows = (
         (each.node, _state(each, page.as_of_ms), _empty_by(each, page.as_of_ms), _still_there(each), each.by, each.reason)

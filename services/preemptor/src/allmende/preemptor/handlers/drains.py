@@ -3,7 +3,7 @@
 Decides nothing itself (`rules.draining` does), and never touches what runs on a node but by an order in the outbox.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from allmende.chassis import trace
 from allmende.chassis.db import Connection, Database, Transaction
@@ -12,15 +12,14 @@ from allmende.chassis.outbox import draft
 from allmende.chassis.ports import Clock, Draft, Ids
 from allmende.chassis.worker import Outcome
 from allmende.preemptor import wire
-from allmende.preemptor.model import Attempt, Cordon, Drain, Policy, Word
+from allmende.preemptor.model import Cordon, Drain, Ended, OrderedOut, Policy, Word
 from allmende.preemptor.ports import Rows, Writer
 from allmende.preemptor.rules import draining
 from allmende.proto.envelope import Refusal
 from allmende.proto.preemptor import CordonNodes, DrainPage, DrainQuery, UncordonNodes
 from allmende.proto.units import Ms
 
-# A reply has at most 64 KiB; a node with its occupants takes up to 3 KiB.
-PAGE_NODES = 16
+_NOBODY: Mapping[str, Ended] = {}
 
 _log = get_logger(__name__)
 _drained = trace.meter.create_counter("allmende_preemptor_nodes_drained", description="nodes that are empty for a repair")
@@ -44,10 +43,13 @@ class Drains:
         self.policy = policy
         self._ids = ids
 
-    async def go_on(self, store: Rows, cluster: str, now_ms: Ms) -> tuple[list[Draft], Ms | None]:
+    async def go_on(
+        self, store: Rows, cluster: str, now_ms: Ms, ended: Mapping[str, Ended] = _NOBODY
+    ) -> tuple[list[Draft], Ms | None]:
         """Say what has become true of the cordoned nodes of a cluster and order out whoever must leave now.
 
-        Returns the messages, and the next instant at which a cordon begins or ends by itself.
+        `ended`: by node, who has just ended a cordon and why. Returns the messages, and the next instant at which a cordon begins
+        or ends by itself.
         """
         drains = await store.drains(cluster)
         if not drains:
@@ -57,9 +59,11 @@ class Drains:
         drafts: list[Draft] = []
         for drain in drains:
             occupied = any(name == drain.node and gpus for attempt in attempts for name, gpus in attempt.held)
-            words = draining.words(drain, occupied, progress.grants_heard, now_ms)
+            words = draining.words(drain, occupied, progress.grants_heard, now_ms, ended.get(drain.node))
             drafts += [await self._say(store, cluster, drain, word, now_ms) for word in words]
-        drafts += await self._order_out(store, cluster, drains, attempts, now_ms)
+        leaving = draining.leaving(drains, attempts, self.policy, now_ms)
+        if leaving:
+            drafts += await self._order_out(store, cluster, leaving, progress.usage_revision or 0, now_ms)
         return drafts, draining.next_change_ms(drains, now_ms)
 
     async def _say(self, store: Rows, cluster: str, drain: Drain, word: Word, now_ms: Ms) -> Draft:
@@ -70,19 +74,13 @@ class Drains:
         return draft(wire.node_word(cluster, drain, word, now_ms), ids=self._ids, now_ms=now_ms)
 
     async def _order_out(
-        self, store: Rows, cluster: str, drains: Sequence[Drain], attempts: Sequence[Attempt], now_ms: Ms
+        self, store: Rows, cluster: str, leaving: Sequence[OrderedOut], usage_revision: int, now_ms: Ms
     ) -> list[Draft]:
-        leaving = draining.leaving(drains, attempts, self.policy, now_ms)
-        if not leaving:
-            return []
         plan = self._ids.new(now_ms)
         tree = await store.tree_in_force()
-        progress = await store.progress(cluster, None)
-        revisions = (0 if tree is None else tree[0], progress.usage_revision or 0)
+        revisions = (0 if tree is None else tree[0], usage_revision)
         orders = [wire.ordered_out(cluster, each, plan, now_ms, revisions) for each in leaving]
-        await store.keep_drain_plan(
-            plan, cluster, now_ms, revisions, wire.texts(orders), [each.attempt.attempt for each in leaving]
-        )
+        await store.keep_drain_plan(plan, cluster, now_ms, revisions, wire.texts(orders), [order.attempt for order in orders])
         await store.expect([wire.departure(order, self.policy.leave_allowance_ms) for order in orders])
         _orders.add(len(orders))
         return [draft(body, ids=self._ids, now_ms=now_ms) for body in orders]
@@ -121,26 +119,26 @@ class Operators:
         Raises:
             Refusal: `unknown_node`.
         """
-        _log.info("uncordon", cluster=request.cluster, nodes=request.nodes, by=caller, reason=request.reason)
+        ended = dict.fromkeys(request.nodes, Ended(caller, request.reason))
 
         async def write(store: Rows) -> None:
             for node in request.nodes:
                 await store.put_cordon(request.cluster, node, "operator", None)
 
-        return await self._write(request.cluster, request.nodes, write)
+        return await self._write(request.cluster, request.nodes, write, ended)
 
     async def drains(self, caller: str, query: DrainQuery) -> DrainPage:
         """Where the cordoned nodes of a cluster stand, by name."""
         async with self._db.reading() as connection:
-            page = await self._page(self._rows(connection), query.cluster, None)
-        nodes = [each for each in page.nodes if query.after is None or each.node > query.after]
-        shown = nodes[:PAGE_NODES]
-        more = len(nodes) > len(shown)
-        return DrainPage(
-            cluster=query.cluster, as_of_ms=page.as_of_ms, nodes=tuple(shown), next_after=shown[-1].node if more else None
-        )
+            return await self._page(self._rows(connection), query.cluster, None, query.after)
 
-    async def _write(self, cluster: str, nodes: Sequence[str], write: Callable[[Rows], Awaitable[None]]) -> DrainPage:
+    async def _write(
+        self,
+        cluster: str,
+        nodes: Sequence[str],
+        write: Callable[[Rows], Awaitable[None]],
+        ended: Mapping[str, Ended] = _NOBODY,
+    ) -> DrainPage:
         async def work(tx: Transaction) -> tuple[DrainPage, Outcome]:
             await tx.lock(lock_of(cluster))
             store, now_ms = self._rows(tx.connection), self._clock.now_ms()
@@ -149,15 +147,15 @@ class Operators:
                 sentence = f"cluster {cluster} has never reported {', '.join(unknown)}; `allmende nodes` lists what there is"
                 raise Refusal("unknown_node", sentence)
             await write(store)
-            drafts, _edge_ms = await self._drains.go_on(store, cluster, now_ms)
+            drafts, _edge_ms = await self._drains.go_on(store, cluster, now_ms, ended)
             # The worker's own timer may lie behind a cordon that was just announced: it looks again at once.
             return await self._page(store, cluster, nodes), Outcome(drafts, now_ms)
 
         return await self._writer.exclusively(work)
 
-    async def _page(self, store: Rows, cluster: str, nodes: Sequence[str] | None) -> DrainPage:
+    async def _page(self, store: Rows, cluster: str, nodes: Sequence[str] | None, after: str | None = None) -> DrainPage:
         now_ms = self._clock.now_ms()
-        drains = await store.drains(cluster, nodes)
+        drains = [drain for drain in await store.drains(cluster, nodes) if after is None or drain.node > after]
         attempts = await store.occupants(cluster, [drain.node for drain in drains])
         return wire.drain_page(cluster, drains, attempts, self._drains.policy, now_ms)
 

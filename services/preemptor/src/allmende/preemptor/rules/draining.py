@@ -6,7 +6,7 @@ Never ends a slice, not even for a deadline.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from allmende.preemptor.model import Attempt, Cordon, Drain, OrderedOut, Policy, Word
+from allmende.preemptor.model import Attempt, Cordon, Drain, Ended, OrderedOut, Policy, Word
 from allmende.proto.units import Ms
 
 CORDONED = "cordoned"
@@ -58,11 +58,16 @@ def is_empty(drain: Drain, occupied: bool, grants_heard: int) -> bool:
     )
 
 
-def words(drain: Drain, occupied: bool, grants_heard: int, now_ms: Ms) -> tuple[Word, ...]:
-    """What has to be said of the node now; nothing where it was said already."""
+def words(drain: Drain, occupied: bool, grants_heard: int, now_ms: Ms, ended: Ended | None = None) -> tuple[Word, ...]:
+    """What has to be said of the node now; nothing where it was said already.
+
+    `ended`: who has just ended its cordon and why. One that ends by itself, or with its agent's word, is told in its own words.
+    """
     terms = terms_of(drain, now_ms)
     if terms is None:
-        return (Word(RETURNED, drain.terms),) if drain.terms is not None else ()
+        if drain.terms is None:
+            return ()
+        return (Word(RETURNED, drain.terms if ended is None else drain.terms._replace(by=ended.by, reason=ended.reason)),)
     if terms != drain.terms:
         # Admission answers to these terms before the node can be called drained.
         return (Word(CORDONED, terms),)
