@@ -97,8 +97,7 @@ class Scene:
     # -------------------------------------------------------------------------------------------------------------------- saying
 
     def new_id(self) -> str:
-        """An id of our own; later ones sort behind earlier ones, also within a millisecond: jobs that were submitted at once stand in
-        line by their ids."""
+        """An id of our own. Later ones sort behind earlier ones: jobs of one millisecond stand in line by their ids."""
         self._ids += 1
         return make_id(self.now_ms(), self._ids.to_bytes(4, "big") + os.urandom(6))
 

@@ -171,6 +171,37 @@ def test_a_node_is_drained_and_takes_work_again(terminal: Terminal) -> None:
     assert terminal.type("nodes", "drain-plan").out == "no node of c1 is cordoned\n"
 
 
+def test_a_policy_holds_at_once_and_a_waiting_job_is_held_changed_and_released(terminal: Terminal) -> None:
+    assert terminal.type("policy", "show", "--cluster", "c1").out.splitlines()[0].startswith("# c1: nobody has set a policy")
+    refused = terminal.type("policy", "set", "--cluster", "c1", "paused=true", "--reason", "mine", user="bob")
+    assert (refused.code, refused.out) == (1, "")
+    paused = terminal.type("policy", "set", "--cluster", "c1", "paused=true", "--reason", "a look at the racks")
+    assert (paused.code, paused.out) == (0, "revision 1 is in force on c1\n")
+    job = submitted(terminal, "ada", "--budget", "vision", "--gpus", "1", "--slice", "1m")
+    terminal.wait_for(lambda: "paused" in blockers(terminal, job), "it waits, and says for what")
+    held = terminal.type("hold", job, user="ada")
+    assert (held.code, held.out) == (0, f"{job} is: priority 0, slice 1m, held\n")
+    assert blockers(terminal, job) == ["held"]
+    other = terminal.type("release", job, user="bob")
+    assert (other.code, "only its owner or an operator may change it" in other.err) == (1, True)
+    changed = terminal.type("change", job, "--priority", "5", "--slice", "2m", user="ada")
+    assert changed.out == f"{job} is: priority 5, slice 2m, held\n"
+    assert terminal.type("change", job, "--slice", "soon", user="ada").code == 2
+    assert terminal.type("release", job, user="ada").out == f"{job} is: priority 5, slice 2m\n"
+    assert "paused" in terminal.type("queue", "--explain").out
+    stale = terminal.type("policy", "set", "--cluster", "c1", "mode=admit", "--expect", "0", "--reason", "late")
+    assert (stale.code, stale.out) == (3, "")
+    assert terminal.type("policy", "set", "--cluster", "c1", "paused=false", "--reason", "seen").code == 0
+    terminal.wait_for(lambda: "paused" not in blockers(terminal, job), "nothing of the policy holds it back")
+    history = terminal.type("policy", "history", "--cluster", "c1").out
+    assert "a look at the racks" in history
+    terminal.type("cancel", job, user="ada")
+
+
+def blockers(terminal: Terminal, job: str) -> list[str]:
+    return [each["code"] for each in terminal.type("why", job, "--json").json["blockers"]]
+
+
 def state_of(terminal: Terminal, node: str) -> str:
     nodes = {each["node"]: each["state"] for each in terminal.type("nodes", "drain-plan", "--json").json["nodes"]}
     return str(nodes.get(node))

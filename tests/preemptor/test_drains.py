@@ -18,6 +18,8 @@ from allmende.preemptor.store import Store
 from allmende.proto.admission import NodeClosed
 from allmende.proto.envelope import MAX_MESSAGE_BYTES, Refusal
 from allmende.proto.message import Message
+from allmende.proto.policy import Mode, PolicyChanged
+from allmende.proto.policy import Policy as Policy_
 from allmende.proto.preemptor import (
     ClaimAnswered,
     CordonNodes,
@@ -199,6 +201,26 @@ async def test_an_agents_word_drains_and_its_recovery_returns_the_node(desk: Des
     page = await desk.uncordon("n4")
     assert (page.nodes[0].state, page.nodes[0].agent_reason) == ("drained", "GPU 3 is hot")
     assert of(await desk.hear(node("n4", seq=3)), NodeReturned)[0].node == "n4"
+
+
+def policy(mode: Mode, revision: int = 1) -> PolicyChanged:
+    return PolicyChanged(
+        cluster="c1", revision=revision, from_ms=START_MS, author="olga", reason="a test", policy=Policy_(mode=mode)
+    )
+
+
+@pytest.mark.parametrize("mode", ["observe", "admit"])
+async def test_in_a_mode_that_evicts_nobody_an_agents_word_only_cordons(desk: Desk, mode: Mode) -> None:
+    hot = replace(node("n1", seq=2), cordon="GPU 3 is hot")
+    said = await desk.hear(policy(mode, 2), hot, policy("enforce", 1))
+    assert [it.drain for it in of(said, NodeCordoned)] == [False]
+    assert of(said, EvictionOrdered) == []
+    # An operator who says it himself is obeyed.
+    await desk.drain("n3")
+    assert [it.attempt for it in of(await desk.hear(), EvictionOrdered)] == [id_of(3)]
+    said = await desk.hear(policy("enforce", 3))
+    assert [it.drain for it in of(said, NodeCordoned)] == [True]
+    assert [it.attempt for it in of(said, EvictionOrdered)] == [id_of(1)]
 
 
 async def test_whoever_is_done_first_leaves_the_other_ones_cordon(desk: Desk) -> None:

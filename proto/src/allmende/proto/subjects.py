@@ -106,7 +106,7 @@ SUBJECTS: tuple[Subject, ...] = (
     _row(admission.ClaimRaised, "admission", "cluster claim", "DECISIONS", ("admission",), ("preemptor", *WATCHERS)),
     _row(admission.ClaimWithdrawn, "admission", "cluster claim", "DECISIONS", ("admission",), ("preemptor", *WATCHERS)),
     _row(admission.NodeClosed, "admission", "cluster node", "DECISIONS", ("admission",), ("preemptor", *WATCHERS)),
-    _row(policy.PolicyChanged, "admission", "cluster", "DECISIONS", ("admission",), WATCHERS),
+    _row(policy.PolicyChanged, "admission", "cluster", "DECISIONS", ("admission",), ("preemptor", *WATCHERS)),
     # Preemptor.
     _row(preemptor.ClaimAnswered, "preemptor", "cluster claim", "DECISIONS", ("preemptor",), ("admission", *WATCHERS)),
     _row(preemptor.EvictionOrdered, "preemptor", "cluster attempt", "DECISIONS", ("preemptor",), ("agent", "admission", *WATCHERS)),

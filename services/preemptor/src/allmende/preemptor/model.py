@@ -294,6 +294,13 @@ class ClaimRow(NamedTuple):
     message: str
 
 
+class Mode(NamedTuple):
+    """Of a cluster's policy: its revision, and whether it lets anybody be evicted (contract §8)."""
+
+    revision: int
+    evicts: bool
+
+
 class Heard:
     """What one batch says. Keys are (cluster, name, ...); a later word replaces an earlier one only where that is right."""
 
@@ -314,6 +321,7 @@ class Heard:
         self.claims: dict[tuple[str, str], ClaimRow] = {}
         self.ended_claims: set[tuple[str, str]] = set()
         self.clusters: set[str] = set()
+        self.modes: dict[str, Mode] = {}
 
     @property
     def tree(self) -> bool:

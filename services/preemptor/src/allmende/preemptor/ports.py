@@ -81,6 +81,9 @@ class Rows(Protocol):
     async def clusters_with_cordons(self) -> set[str]:
         """Clusters where somebody wants a node cordoned, or where a node's return was not said yet."""
 
+    async def evicts(self, cluster: str) -> bool:
+        """Whether the cluster's policy lets anybody be evicted unless an operator says so; so it is where nobody has set one."""
+
     async def drains(self, cluster: str, nodes: Collection[str] | None = None) -> list[Drain]:
         """Where nodes stand, by name: the named ones; None: all that are wanted cordoned, or whose return was not said."""
 

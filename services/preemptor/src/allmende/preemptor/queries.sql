@@ -5,6 +5,14 @@ SELECT DISTINCT cluster FROM claim WHERE state = 'waiting';
 INSERT INTO cluster (cluster, fence) SELECT * FROM unnest($1::text[], $2::bigint[])
 ON CONFLICT (cluster) DO UPDATE SET fence = excluded.fence WHERE cluster.fence < excluded.fence;
 
+-- name: set_modes
+UPDATE cluster SET evicts = come.evicts, policy_revision = come.revision
+FROM unnest($1::text[], $2::boolean[], $3::bigint[]) AS come (cluster, evicts, revision)
+WHERE cluster.cluster = come.cluster AND cluster.policy_revision < come.revision;
+
+-- name: evicts
+SELECT evicts FROM cluster WHERE cluster = $1;
+
 -- name: add_grants
 INSERT INTO attempt (cluster, attempt, job, budget, replicas, gpus_per_replica, priority, hold_gpu_ms, grant_seq)
 SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::int[], $6::int[], $7::int[], $8::bigint[], $9::bigint[])

@@ -65,6 +65,7 @@ class Store:
     async def learn(self, heard: Heard, now_ms: Ms, rate: int) -> None:
         """Write what a batch says. Whatever was known already, or has been overtaken, changes nothing."""
         await self._write("add_clusters", [(cluster, heard.fences.get(cluster, 0)) for cluster in sorted(heard.clusters)])
+        await self._write("set_modes", [(cluster, mode.evicts, mode.revision) for cluster, mode in heard.modes.items()])
         await self._write("add_grants", list(heard.grants.values()))
         await self._write("protect", list(heard.protected.values()))
         await self._write("add_held", [(*key, gpus) for key, gpus in heard.held.items()])
@@ -201,6 +202,11 @@ class Store:
     async def clusters_with_cordons(self) -> set[str]:
         """Clusters where somebody wants a node cordoned, or where a node's return was not said yet."""
         return {row["cluster"] for row in await self._connection.fetch(_SQL["clusters_with_cordons"])}
+
+    async def evicts(self, cluster: str) -> bool:
+        """Whether the cluster's policy lets anybody be evicted unless an operator says so; so it is where nobody has set one."""
+        found: bool | None = await self._connection.fetchval(_SQL["evicts"], cluster)
+        return found is not False
 
     async def drains(self, cluster: str, nodes: Collection[str] | None = None) -> list[Drain]:
         """Where nodes stand, by name: the named ones; None: all that are wanted cordoned, or whose return was not said."""

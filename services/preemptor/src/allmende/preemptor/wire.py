@@ -19,6 +19,7 @@ from allmende.preemptor.model import (
     Expired,
     GrantRow,
     Heard,
+    Mode,
     NodeRow,
     OrderedOut,
     Planned,
@@ -31,7 +32,7 @@ from allmende.preemptor.model import (
     Word,
 )
 from allmende.preemptor.rules import draining
-from allmende.proto import admission, agent, budget, ledger, preemptor
+from allmende.proto import admission, agent, budget, ledger, policy, preemptor
 from allmende.proto.envelope import MAX_MESSAGE_BYTES, Envelope
 from allmende.proto.message import Message
 from allmende.proto.order import Comparison
@@ -66,6 +67,9 @@ def hear(messages: Iterable[tuple[Envelope[Message], int]]) -> Heard:
             case admission.AttemptProtected():
                 row = ProtectionRow(body.cluster, body.attempt, body.job, body.budget, body.started_at_ms, body.protected_until_ms)
                 heard.protected.setdefault((body.cluster, body.attempt), row)
+            case policy.PolicyChanged():
+                mode = Mode(body.revision, body.policy.mode == "enforce")
+                heard.modes[body.cluster] = max(mode, heard.modes.get(body.cluster, mode))
             case admission.NodeClosed():
                 closed = Closed(body.revision, body.newest_grant_seq)
                 heard.closed[body.cluster, body.node] = max(closed, heard.closed.get((body.cluster, body.node), closed))

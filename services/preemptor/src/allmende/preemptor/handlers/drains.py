@@ -36,6 +36,13 @@ def earliest(*instants: Ms | None) -> Ms | None:
     return min((each for each in instants if each is not None), default=None)
 
 
+async def standing(store: Rows, cluster: str, nodes: Sequence[str] | None = None) -> list[Drain]:
+    """Where nodes stand, as the cluster's mode has it (`Rows.drains`)."""
+    drains = await store.drains(cluster, nodes)
+    evicts = await store.evicts(cluster) if drains else True
+    return [draining.in_mode(drain, evicts=evicts) for drain in drains]
+
+
 class Drains:
     """The cordoned nodes of all clusters."""
 
@@ -51,7 +58,7 @@ class Drains:
         `ended`: by node, who has just ended a cordon and why. Returns the messages, and the next instant at which a cordon begins
         or ends by itself.
         """
-        drains = await store.drains(cluster)
+        drains = await standing(store, cluster)
         if not drains:
             return [], None
         attempts = await store.occupants(cluster, [drain.node for drain in drains])
@@ -155,7 +162,7 @@ class Operators:
 
     async def _page(self, store: Rows, cluster: str, nodes: Sequence[str] | None, after: str | None = None) -> DrainPage:
         now_ms = self._clock.now_ms()
-        drains = [drain for drain in await store.drains(cluster, nodes) if after is None or drain.node > after]
+        drains = [drain for drain in await standing(store, cluster, nodes) if after is None or drain.node > after]
         attempts = await store.occupants(cluster, [drain.node for drain in drains])
         return wire.drain_page(cluster, drains, attempts, self._drains.policy, now_ms)
 

@@ -40,6 +40,13 @@ def terms_of(drain: Drain, now_ms: Ms) -> Cordon | None:
     )
 
 
+def in_mode(drain: Drain, *, evicts: bool) -> Drain:
+    """In a mode that evicts nobody (contract §8) an agent's word only cordons. An operator who drains a node says so himself."""
+    if evicts or drain.agent is None:
+        return drain
+    return drain._replace(agent=drain.agent._replace(drain=False))
+
+
 def agents_wish(cluster: str, reason: str | None, reported_at_ms: Ms, had: Cordon | None) -> Cordon | None:
     """What a node's newest report wants: a drain with a reason, from the report that began it; None: nothing."""
     if reason is None:
