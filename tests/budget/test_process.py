@@ -40,7 +40,7 @@ async def asked(bus: Bus, row: subjects.Request, request: Any) -> Any:
 async def test_a_killed_service_starts_where_it_was_and_ends_cleanly_when_told(lab: Lab, tmp_path: Path) -> None:
     file = tmp_path / "budgets.toml"
     file.write_text(write_tree(TREE))
-    env = {**lab.env("budget"), "ALLMENDE_BUDGET_TREE_FILE": str(file)}
+    env = {**lab.env("budget"), "ALLMENDE_BUDGET_TREE_FILE": str(file), "ALLMENDE_BUDGET_OPERATORS": '["olga"]'}
     olga = await lab.bus("operator")
     first = await start(env)
     try:

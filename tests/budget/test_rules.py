@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allmende.budget.model import ChildShares, Commit, Intent, Piece, Rejection, Tree, Unchanged, Verdict
+from allmende.budget.model import Asking, ChildShares, Commit, Intent, Piece, Rejection, Tree, Unchanged, Verdict
 from allmende.budget.rules.trees import assemble, load_tree, set_shares
 from allmende.budget.wire import FAULT_BYTES, messages, page, reply
 from allmende.proto.budget import Budget, BudgetChanged, RevisionComplete
@@ -17,6 +17,7 @@ from allmende.proto.tree import digest
 from tests.budget.builders import budget, tree, valid_trees
 
 NOW_MS = 1_700_000_000_000
+ANYBODY = Asking("ada", operator=True)
 BEFORE = Tree(3, {row.budget: row for row in tree("lab", "a < lab 40%", "b < lab 60%", "x < a 50%", "y < a")})
 
 
@@ -55,17 +56,17 @@ SHARES: dict[str, tuple[Intent, str, ChildShares, list[str]]] = {
 @pytest.mark.parametrize("sentence", SHARES)
 def test_setting_shares_is_refused(sentence: str) -> None:
     who, parent, children, expected = SHARES[sentence]
-    assert codes(set_shares(BEFORE, who, parent, children, NOW_MS)) == expected
+    assert codes(set_shares(BEFORE, who, parent, children, NOW_MS, ANYBODY)) == expected
 
 
 def test_br_049_a_stale_write_names_the_revision_in_force() -> None:
-    verdict = set_shares(BEFORE, intent(2), "lab", [("a", 0), ("b", 0)], NOW_MS)
+    verdict = set_shares(BEFORE, intent(2), "lab", [("a", 0), ("b", 0)], NOW_MS, ANYBODY)
     assert isinstance(verdict, Rejection)
     assert "revision 3 is in force, you expected 2" in verdict.faults[0].sentence
 
 
 def test_setting_shares_says_only_what_differs() -> None:
-    verdict = set_shares(BEFORE, intent(), "lab", [("a", 400_000), ("b", None)], NOW_MS)
+    verdict = set_shares(BEFORE, intent(), "lab", [("a", 400_000), ("b", None)], NOW_MS, ANYBODY)
     assert isinstance(verdict, Commit)
     assert verdict.changed == {"b": budget("b", "lab")}
     assert verdict.revision[:5] == (4, NOW_MS, "ada", "agreed in May", 5)
@@ -74,13 +75,13 @@ def test_setting_shares_says_only_what_differs() -> None:
 
 
 def test_what_holds_already_makes_no_revision() -> None:
-    assert set_shares(BEFORE, intent(), "lab", [("b", 600_000), ("a", 400_000)], NOW_MS) == Unchanged(3)
+    assert set_shares(BEFORE, intent(), "lab", [("b", 600_000), ("a", 400_000)], NOW_MS, ANYBODY) == Unchanged(3)
     assert load_tree(BEFORE, intent(), list(BEFORE.budgets.values()), NOW_MS) == Unchanged(3)
 
 
 def test_setting_to_zero_and_unsetting_are_different_changes() -> None:
-    zero = set_shares(BEFORE, intent(), "a", [("x", 0), ("y", None)], NOW_MS)
-    unset = set_shares(BEFORE, intent(), "a", [("x", None), ("y", None)], NOW_MS)
+    zero = set_shares(BEFORE, intent(), "a", [("x", 0), ("y", None)], NOW_MS, ANYBODY)
+    unset = set_shares(BEFORE, intent(), "a", [("x", None), ("y", None)], NOW_MS, ANYBODY)
     assert isinstance(zero, Commit)
     assert isinstance(unset, Commit)
     assert zero.revision.digest != unset.revision.digest

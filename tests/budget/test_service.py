@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from allmende.budget.app import hear_nothing, load_first_tree, run
 from allmende.budget.config import Settings
@@ -22,18 +23,19 @@ from allmende.chassis.ports import Bus
 from allmende.chassis.rpc import ask
 from allmende.chassis.worker import Outcome, Worker
 from allmende.proto import subjects
-from allmende.proto.budget import Budget, ChildShare, RevisionComplete, SetShares, TreePage, TreeQuery, UploadPiece, WriteReply
+from allmende.proto.budget import Budget, ChildShare, PutBudgets, RevisionComplete, SetShares, TreePage, TreeQuery, UploadPiece, WriteReply
 from allmende.proto.envelope import Refusal, decode
 from allmende.proto.ids import make_id
 from allmende.proto.message import Message
 from allmende.proto.tree_file import split, write_tree
-from tests.budget.builders import tree
+from tests.budget.builders import budget, tree
 from tests.budget.reader import Reader
 from tests.servers import Lab
 
 T = TypeVar("T")
 TREE = tree("lab", "a < lab 40%", "b < lab 60%", "x < a 50%", "y < a")
 WAIT_S = 20.0
+OPERATORS = ("ada", "grace", "kim")
 
 
 def upload(number: int) -> str:
@@ -88,7 +90,7 @@ async def db(lab: Lab) -> Database:
 @pytest.fixture
 def handlers(lab: Lab, db: Database) -> Handlers:
     """Handlers that commit and publish nothing."""
-    return Handlers(db, TreeStore(), Silent(db), lab.clock, RandomIds())
+    return Handlers(db, TreeStore(), Silent(db), lab.clock, RandomIds(), OPERATORS)
 
 
 async def load(handlers: Handlers, rows: tuple[Budget, ...] = TREE, number: int = 1, expected: int = 0) -> WriteReply:
@@ -263,8 +265,8 @@ async def test_a_file_that_is_needed_and_wrong_ends_the_start(
 
 async def test_of_two_replicas_with_the_same_expected_revision_one_wins(lab: Lab, db: Database) -> None:
     other = await lab.database("budget")
-    ours = Handlers(db, TreeStore(), Silent(db), lab.clock, RandomIds())
-    theirs = Handlers(other, TreeStore(), Silent(other), lab.clock, RandomIds())
+    ours = Handlers(db, TreeStore(), Silent(db), lab.clock, RandomIds(), OPERATORS)
+    theirs = Handlers(other, TreeStore(), Silent(other), lab.clock, RandomIds(), OPERATORS)
     await load(ours)
     for revision in range(1, 21):
         replies = await asyncio.gather(
@@ -287,7 +289,7 @@ async def test_of_two_replicas_with_the_same_expected_revision_one_wins(lab: Lab
 async def serving(lab: Lab, **more: Any) -> AsyncIterator[None]:
     """The whole service in this process, until the block ends."""
     bus, db = await lab.bus("budget"), await lab.database("budget")
-    settings = Settings(nats_url="unused", database_url="unused", **more)
+    settings = Settings(nats_url="unused", database_url="unused", operators=OPERATORS, **more)
     chassis = Chassis(settings, bus, db, lab.clock, RandomIds(), Health(), "test")
     task = asyncio.get_running_loop().create_task(run(chassis, settings))
     try:
@@ -367,14 +369,13 @@ async def test_two_replicas_answer_side_by_side(lab: Lab) -> None:
     assert reader.revision == 6
 
 
-async def test_only_operators_reach_the_writing_subjects_and_nobody_takes_anothers_name(lab: Lab) -> None:
+async def test_only_operators_load_a_tree_and_nobody_takes_anothers_name(lab: Lab) -> None:
     async with serving(lab):
         grace = await lab.bus("operator", "grace")
         assert committed(await asked(grace, subjects.LOAD_TREE, "grace", pieces(TREE)[0])) == ("committed", 1)
         ada = await lab.bus("user", "ada")
         assert (await asked(ada, subjects.TREE, "ada", TreeQuery())).revision == 1
         for bus, row, caller, request in (
-            (ada, subjects.SET_SHARES, "ada", shares("lab", 1, a=0, b=0)),
             (ada, subjects.LOAD_TREE, "ada", pieces(TREE, 2, 1)[0]),
             (ada, subjects.SET_SHARES, "grace", shares("lab", 1, a=0, b=0)),
             (ada, subjects.TREE, "grace", TreeQuery()),
@@ -384,6 +385,29 @@ async def test_only_operators_reach_the_writing_subjects_and_nobody_takes_anothe
                 await ask(bus, row, caller, request)
             assert caught.value.problem.code == "not_permitted"
         assert (await asked(grace, subjects.TREE, "grace", TreeQuery())).revision == 1
+
+
+async def test_a_manager_changes_what_lies_below_his_budget_over_the_bus(lab: Lab) -> None:
+    rows = tuple(replace(row, managers=("mia",)) if row.budget == "a" else row for row in TREE)
+    async with serving(lab):
+        grace, mia = await lab.bus("operator", "grace"), await lab.bus("user", "mia")
+        assert committed(await asked(grace, subjects.LOAD_TREE, "grace", pieces(rows)[0])) == ("committed", 1)
+        assert committed(await asked(mia, subjects.SET_SHARES, "mia", shares("a", 1, x=1, y=2))) == ("committed", 2)
+        new = PutBudgets(budgets=(budget("n", "a", members=("bob",)),), expected_revision=2, reason="a new project")
+        assert committed(await asked(mia, subjects.PUT_BUDGETS, "mia", new)) == ("committed", 3)
+        beside = await asked(mia, subjects.SET_SHARES, "mia", shares("lab", 3, a=1, b=2))
+        assert refused(beside) == ["not_a_manager", "not_a_manager"]
+        page: TreePage = await asked(mia, subjects.TREE, "mia", TreeQuery())
+        assert (page.revision, page.author) == (3, "mia")
+
+
+async def test_a_name_that_is_gone_is_given_to_no_other_budget(handlers: Handlers) -> None:
+    await load(handlers)
+    smaller = tree("lab", "a < lab 70%")
+    assert committed(await load(handlers, smaller, 2, expected=1)) == ("committed", 2)
+    again = PutBudgets(budgets=(budget("b", "lab"),), expected_revision=2, reason="a fresh start")
+    assert refused(await handlers.put_budgets("ada", again)) == ["name_was_used"]
+    assert await whole(handlers) == {row.budget: row for row in smaller}
 
 
 async def test_a_worker_that_hears_nothing_says_nothing(lab: Lab, db: Database) -> None:
@@ -399,7 +423,7 @@ async def test_a_worker_that_hears_nothing_says_nothing(lab: Lab, db: Database) 
         handle=hear_nothing,
         consumers=(),
     )
-    written = Handlers(db, TreeStore(), worker, lab.clock, RandomIds())
+    written = Handlers(db, TreeStore(), worker, lab.clock, RandomIds(), OPERATORS)
     assert committed(await load(written)) == ("committed", 1)
 
 

@@ -73,14 +73,34 @@ def test_a_written_duration_is_never_longer_and_loses_less_than_its_second_unit(
 
 
 @pytest.mark.parametrize(
-    "text", ["35", "35%%", "-5%", "35,0%", "1e99", "135%", "100.0001%", "1.000001", "1.1", "", "%", "0.", ".5", "35% ", "35%\n"]
+    "text", ["35", "35%%", "-5%", "35,0%", "1e99", "135%", "100.0001%", "1.000001", "1.1", "", "%", "0.", ".5", "35% ", "35%\n", "35,0 %", "1e-1", "NaN", "-0.1", "35  %", "35\u00a0%", "1000001ppm", "35 ppm", "-1ppm", "٣٥%"]
 )
 def test_br_048_what_is_no_share_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"not a share|more than 100%"):
         parse_share(text)
 
 
+SAYS = [
+    ("35", "write 35% if that is meant"),
+    ("35,0 %", "write 35.0% with a point"),
+    ("", "write for example 35%"),
+    ("NaN", "write for example 35%"),
+]
+
+
+@pytest.mark.parametrize(("text", "sentence"), SAYS)
+def test_a_refused_share_says_what_would_be_right(text: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        parse_share(text)
+
+
+@pytest.mark.parametrize("text", ["35%", "35 %", "35.0000 %", "0.35", "350000ppm"])
+def test_one_share_in_all_its_forms(text: str) -> None:
+    assert parse_share(text) == 350_000
+
+
 @given(st.one_of(st.integers(0, PPM_WHOLE), st.sampled_from([0, 1, 9_999, 10_000, PPM_WHOLE - 1, PPM_WHOLE])))
 def test_a_share_is_written_and_read_exactly(ppm: int) -> None:
     assert parse_share(format_share(ppm)) == ppm
+    assert parse_share(f"{ppm}ppm") == ppm
     assert parse_share(f"{ppm // PPM_WHOLE}.{ppm % PPM_WHOLE:06d}") == ppm

@@ -87,6 +87,17 @@ class SetShares(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     reason: Text
 
 
+class PutBudgets(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Budgets as they shall stand from now on: a new name is created, a known one moved, retitled or given other people.
+
+    A budget that stays where it is keeps its share: `SetShares` divides those of all children at once.
+    """
+
+    budgets: Annotated[tuple[Budget, ...], Meta(min_length=1, max_length=1_000)]
+    expected_revision: Sequence
+    reason: Text
+
+
 class UploadPiece(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A piece of a whole tree that shall replace today's. `upload` names the pieces that belong together; the last one commits."""
 

@@ -163,7 +163,10 @@ def _ask(service: Role, verb: str, request: type[Struct], reply: type[Struct]) -
 
 TREE = _ask("budget", "tree", budget.TreeQuery, budget.TreePage)
 SET_SHARES = Request(
-    service="budget", verb="set_shares", request=budget.SetShares, reply=budget.WriteReply, asks=("operator",), changes=True
+    service="budget", verb="set_shares", request=budget.SetShares, reply=budget.WriteReply, asks=PEOPLE, changes=True
+)
+PUT_BUDGETS = Request(
+    service="budget", verb="put_budgets", request=budget.PutBudgets, reply=budget.WriteReply, asks=PEOPLE, changes=True
 )
 LOAD_TREE = Request(
     service="budget", verb="load_tree", request=budget.UploadPiece, reply=budget.WriteReply, asks=("operator",), changes=True
@@ -208,6 +211,7 @@ DRAINS = _ask("preemptor", "drains", preemptor.DrainQuery, preemptor.DrainPage)
 REQUESTS: tuple[Request, ...] = (
     TREE,
     SET_SHARES,
+    PUT_BUDGETS,
     LOAD_TREE,
     STANDINGS,
     POSTINGS,

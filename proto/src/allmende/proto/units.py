@@ -37,7 +37,10 @@ SharePpm = Annotated[int, Meta(ge=0, le=PPM_WHOLE)]
 Sequence = Annotated[int, Meta(ge=0, le=2**53)]
 
 _DURATION = re.compile(r"(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?\Z", re.ASCII)
-_PERCENT = re.compile(r"(\d{1,3})(?:\.(\d{1,4}))?%\Z", re.ASCII)
+_PERCENT = re.compile(r"(\d{1,3})(?:\.(\d{1,4}))? ?%\Z", re.ASCII)
+_PPM = re.compile(r"(\d{1,7})ppm\Z", re.ASCII)
+_BARE = re.compile(r"\d{1,3}\Z", re.ASCII)
+_COMMA = re.compile(r"(\d{1,3}),(\d{1,4}) ?%\Z", re.ASCII)
 _FRACTION = re.compile(r"([01])\.(\d{1,6})\Z", re.ASCII)
 
 
@@ -72,7 +75,7 @@ def format_duration(length_ms: Ms) -> str:
 
 
 def parse_share(text: str) -> Ppm:
-    """Read a share such as `35%`, `2.5%` or `0.35` into parts per million.
+    """Read a share such as `35%`, `35 %`, `2.5%`, `0.35` or `350000ppm` into parts per million.
 
     A bare whole number is refused: `35` may mean 35 % or 35 times the whole.
 
@@ -83,11 +86,21 @@ def parse_share(text: str) -> Ppm:
         ppm = int(match[1]) * 10_000 + int((match[2] or "").ljust(4, "0"))
     elif match := _FRACTION.match(text):
         ppm = int(match[1]) * PPM_WHOLE + int(match[2].ljust(6, "0"))
+    elif match := _PPM.match(text):
+        ppm = int(match[1])
     else:
-        raise ValueError(f"{text!r} is not a share; write for example 35%, 2.5% or 0.35")
+        raise ValueError(f"{text!r} is not a share; write {_meant(text)}")
     if ppm > PPM_WHOLE:
         raise ValueError(f"{text!r} is more than 100%")
     return ppm
+
+
+def _meant(text: str) -> str:
+    if _BARE.match(text):
+        return f"{text}% if that is meant"
+    if match := _COMMA.match(text):
+        return f"{match[1]}.{match[2]}% with a point"
+    return "for example 35%, 2.5%, 0.35 or 350000ppm"
 
 
 def format_share(ppm: Ppm) -> str:

@@ -37,12 +37,13 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         handle=hear_nothing,
         consumers=(),
     )
-    handlers = Handlers(chassis.db, TreeStore(), worker, chassis.clock, chassis.ids)
+    handlers = Handlers(chassis.db, TreeStore(), worker, chassis.clock, chassis.ids, settings.operators)
     if settings.tree_file is not None:
         await load_first_tree(handlers, settings.tree_file)
     endpoints = [
         endpoint(subjects.TREE, handlers.tree),
         endpoint(subjects.SET_SHARES, handlers.set_shares),
+        endpoint(subjects.PUT_BUDGETS, handlers.put_budgets),
         endpoint(subjects.LOAD_TREE, handlers.load_tree),
     ]
     async with chassis.answering("budget", VERSION, endpoints):

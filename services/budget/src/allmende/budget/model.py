@@ -34,6 +34,13 @@ class Intent(NamedTuple):
     expected_revision: int
 
 
+class Asking(NamedTuple):
+    """Who asks for a write, by the name that the server has authenticated, and whether he is an operator."""
+
+    name: str
+    operator: bool
+
+
 class Piece(NamedTuple):
     """A staged piece of an upload. `last`: no piece has a higher number."""
 

@@ -17,6 +17,9 @@ class Store(Protocol):
     async def tree_for_writing(self, tx: Transaction) -> Tree:
         """The tree in force, locked against other writers until the transaction ends."""
 
+    async def names_used(self, tx: Transaction, names: Sequence[str]) -> frozenset[str]:
+        """Those of the names that a budget has, or once had."""
+
     async def newest_revision(self, connection: Connection) -> Revision | None:
         """The revision in force; None before the first."""
 

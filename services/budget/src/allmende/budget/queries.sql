@@ -20,6 +20,9 @@ WHERE definition IS NOT NULL
 ORDER BY budget
 LIMIT $3
 
+-- name: names_used
+SELECT DISTINCT budget FROM definition WHERE budget = ANY($1::text[])
+
 -- name: add_revision
 INSERT INTO revision (number, effective_from_ms, author, reason, budgets, digest, upload) VALUES ($1, $2, $3, $4, $5, $6, $7)
 

@@ -9,6 +9,7 @@ from allmende.proto.budget import (
     Budget,
     BudgetChanged,
     Committed,
+    PutBudgets,
     Rejected,
     RevisionComplete,
     SetShares,
@@ -61,7 +62,7 @@ def already(revision: int) -> WriteReply:
     return WriteReply(committed=Committed(status="committed", revision=revision))
 
 
-def intent_of(caller: str, request: SetShares | UploadPiece) -> Intent:
+def intent_of(caller: str, request: SetShares | PutBudgets | UploadPiece) -> Intent:
     """Who wants to write. The author is the caller, whom the server has authenticated; a request cannot name one."""
     return Intent(author=caller, reason=request.reason, expected_revision=request.expected_revision)
 

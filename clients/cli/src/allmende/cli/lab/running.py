@@ -147,6 +147,7 @@ class Lab:
                 **self.plan.settings.get(service, {}),
             }
             if service == "budget":
+                environment["ALLMENDE_BUDGET_OPERATORS"] = msgspec.json.encode([person()]).decode()
                 environment["ALLMENDE_BUDGET_TREE_FILE"] = str(self.plan.tree_file)
             if service == "admission":
                 # Who runs a lab may end anybody's job in it.

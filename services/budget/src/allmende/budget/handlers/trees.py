@@ -1,12 +1,12 @@
-"""What the budget service answers: the tree in pieces, and the two ways of writing it. Each write: load, decide, commit, say.
+"""What the budget service answers: the tree in pieces, and the ways of writing it. Each write: load, decide, commit, say.
 
-Who may ask what is the NATS server's business: it lets nobody but operators onto the writing subjects.
+Who somebody is, is the NATS server's business: it lets nobody use another's name, and only operators load whole trees.
 """
 
 from collections.abc import Sequence
 
 from allmende.budget import wire
-from allmende.budget.model import Commit, Intent, Rejection, Unchanged, Verdict
+from allmende.budget.model import Asking, Commit, Intent, Rejection, Unchanged, Verdict
 from allmende.budget.ports import Store, Writer
 from allmende.budget.rules import trees as rules
 from allmende.chassis.db import Database, Transaction
@@ -14,7 +14,7 @@ from allmende.chassis.log import get_logger
 from allmende.chassis.outbox import draft
 from allmende.chassis.ports import Clock, Ids
 from allmende.chassis.worker import Outcome
-from allmende.proto.budget import Budget, SetShares, TreePage, TreeQuery, UploadPiece, WriteReply
+from allmende.proto.budget import Budget, PutBudgets, SetShares, TreePage, TreeQuery, UploadPiece, WriteReply
 from allmende.proto.envelope import Refusal
 from allmende.proto.message import Problem
 
@@ -29,12 +29,13 @@ FILE_AUTHOR = "budget-file"
 class Handlers:
     """The answers, with what they need of the outside."""
 
-    def __init__(self, db: Database, store: Store, writer: Writer, clock: Clock, ids: Ids) -> None:
+    def __init__(self, db: Database, store: Store, writer: Writer, clock: Clock, ids: Ids, operators: Sequence[str]) -> None:
         self._db = db
         self._store = store
         self._writer = writer
         self._clock = clock
         self._ids = ids
+        self._operators = frozenset(operators)
 
     async def tree(self, caller: str, query: TreeQuery) -> TreePage:
         """A piece of a revision, from one snapshot.
@@ -61,7 +62,19 @@ class Handlers:
         async def work(tx: Transaction) -> tuple[WriteReply, Outcome]:
             tree = await self._store.tree_for_writing(tx)
             intent, now_ms = wire.intent_of(caller, request), self._clock.now_ms()
-            verdict = rules.set_shares(tree, intent, request.parent, wire.shares_of(request), now_ms)
+            verdict = rules.set_shares(tree, intent, request.parent, wire.shares_of(request), now_ms, self._asking(caller))
+            return wire.reply(verdict), await self._carry_out(tx, verdict, caller)
+
+        return await self._writer.exclusively(work)
+
+    async def put_budgets(self, caller: str, request: PutBudgets) -> WriteReply:
+        """Create budgets, move them, give them other titles and people."""
+
+        async def work(tx: Transaction) -> tuple[WriteReply, Outcome]:
+            tree = await self._store.tree_for_writing(tx)
+            used = await self._store.names_used(tx, [row.budget for row in request.budgets])
+            intent, now_ms = wire.intent_of(caller, request), self._clock.now_ms()
+            verdict = rules.put_budgets(tree, intent, request.budgets, used, now_ms, self._asking(caller))
             return wire.reply(verdict), await self._carry_out(tx, verdict, caller)
 
         return await self._writer.exclusively(work)
@@ -95,7 +108,13 @@ class Handlers:
 
         return await self._writer.exclusively(work)
 
+    def _asking(self, caller: str) -> Asking:
+        return Asking(caller, caller in self._operators)
+
     async def _carry_out(self, tx: Transaction, verdict: Verdict, author: str, upload: str | None = None) -> Outcome:
+        if isinstance(verdict, Rejection):
+            codes = [fault.code for fault in verdict.faults[:20]]
+            _log.info("a write was refused", revision=verdict.revision, author=author, codes=codes)
         if not isinstance(verdict, Commit):
             return Outcome()
         await self._store.add(tx, verdict, upload)

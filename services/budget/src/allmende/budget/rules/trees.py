@@ -3,11 +3,12 @@
 Pure. What a valid tree is, says `proto.tree_rules`. A refused write changes nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from allmende.budget.model import ChildShares, Commit, Intent, Piece, Rejection, Revision, Tree, Unchanged, Verdict
+from allmende.budget.model import Asking, ChildShares, Commit, Intent, Piece, Rejection, Revision, Tree, Unchanged, Verdict
+from allmende.budget.rules.rights import overreach
 from allmende.proto.budget import Budget
 from allmende.proto.message import Problem
 from allmende.proto.tree import digest
@@ -26,11 +27,11 @@ def load_tree(tree: Tree, intent: Intent, budgets: Sequence[Budget], now_ms: Ms)
     return _commit(tree, intent, {row.budget: row for row in budgets}, now_ms)
 
 
-def set_shares(tree: Tree, intent: Intent, parent: str, children: ChildShares, now_ms: Ms) -> Verdict:
+def set_shares(tree: Tree, intent: Intent, parent: str, children: ChildShares, now_ms: Ms, asking: Asking) -> Verdict:
     """Set the shares of ALL children of one parent.
 
     Faults: `stale_revision` (alone: the author has not seen the tree that the rest would be judged by), `reason_missing`,
-    `unknown_budget`, `no_children`, `missing_child`, `foreign_child`, `duplicate_child`, and those of `tree_rules.validate`.
+    `unknown_budget`, `no_children`, `missing_child`, `foreign_child`, `duplicate_child`, those of `rights.overreach` and of `tree_rules.validate`.
     """
     if stale := _stale(tree, intent):
         return Rejection(tree.revision, stale)
@@ -40,8 +41,28 @@ def set_shares(tree: Tree, intent: Intent, parent: str, children: ChildShares, n
         name: msgspec.structs.replace(row, share_ppm=shares[name]) if row.parent == parent and name in shares else row
         for name, row in tree.budgets.items()
     }
+    faults.extend(overreach(tree.budgets, after, asking))
     if tree.budgets:
         faults.extend(validate(after.values()))
+    if faults:
+        return Rejection(tree.revision, faults)
+    return _commit(tree, intent, after, now_ms)
+
+
+def put_budgets(
+    tree: Tree, intent: Intent, rows: Sequence[Budget], used: Collection[str], now_ms: Ms, asking: Asking
+) -> Verdict:
+    """Create budgets, or replace what is said of them; all others stay. `used`: which of their names are or were a budget's.
+
+    Faults: `stale_revision` (alone, as in `set_shares`), `reason_missing`, `name_was_used`, `share_of_one`, those of
+    `rights.overreach` and of `tree_rules.validate`.
+    """
+    if stale := _stale(tree, intent):
+        return Rejection(tree.revision, stale)
+    faults = [*_reason(intent), *_rows(tree, rows, used)]
+    after = {**tree.budgets, **{row.budget: row for row in rows}}
+    faults.extend(overreach(tree.budgets, after, asking))
+    faults.extend(validate(after.values()))
     if faults:
         return Rejection(tree.revision, faults)
     return _commit(tree, intent, after, now_ms)
@@ -93,6 +114,23 @@ def _children(tree: Tree, parent: str, children: ChildShares) -> list[Problem]:
         for name in sorted(set(named))
         if named.count(name) > 1
     ]
+    return faults
+
+
+def _rows(tree: Tree, rows: Sequence[Budget], used: Collection[str]) -> list[Problem]:
+    faults: list[Problem] = []
+    seen: set[str] = set()
+    for row in rows:
+        name, was = quote(row.budget), tree.budgets.get(row.budget)
+        if row.budget in seen:
+            faults.append(Problem(code="duplicate_budget", sentence=f"budget {name} is written twice in one request"))
+        elif was is None and row.budget in used:
+            sentence = f"there was a budget {name} before, and its usage is kept under that name: choose another one"
+            faults.append(Problem(code="name_was_used", sentence=sentence))
+        elif was is not None and was.parent == row.parent and was.share_ppm != row.share_ppm:
+            sentence = f"the share of {name} is set together with its siblings': `allmende budgets set {row.parent} ...`"
+            faults.append(Problem(code="share_of_one", sentence=sentence))
+        seen.add(row.budget)
     return faults
 
 

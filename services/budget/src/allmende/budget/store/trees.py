@@ -36,6 +36,10 @@ class TreeStore:
         rows = await self.page_as_of(tx.connection, newest.number, after="", limit=MAX_BUDGETS)
         return Tree(newest.number, {row.budget: row for row in rows})
 
+    async def names_used(self, tx: Transaction, names: Sequence[str]) -> frozenset[str]:
+        """Those of the names that a budget has, or once had."""
+        return frozenset(row["budget"] for row in await tx.connection.fetch(_SQL["names_used"], list(names)))
+
     async def newest_revision(self, connection: Connection) -> Revision | None:
         """The revision in force; None before the first."""
         return _revision(await connection.fetchrow(_SQL["newest_revision"]))
