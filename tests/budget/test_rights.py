@@ -36,7 +36,9 @@ BEFORE = Tree(3, {row.budget: row for row in ROWS})
 OF = BEFORE.budgets
 
 
-def put(who: str, *rows: Budget, used: Sequence[str] = (), operator: bool = False, expected: int = 3, reason: str = "why") -> list[str]:
+def put(
+    who: str, *rows: Budget, used: Sequence[str] = (), operator: bool = False, expected: int = 3, reason: str = "why"
+) -> list[str]:
     """The codes with which this is refused; none: it is committed."""
     verdict = put_budgets(
         BEFORE, Intent(who, reason, expected), rows, {*BEFORE.budgets, *used}, NOW_MS, Asking(who, operator=operator)

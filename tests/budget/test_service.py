@@ -23,7 +23,17 @@ from allmende.chassis.ports import Bus
 from allmende.chassis.rpc import ask
 from allmende.chassis.worker import Outcome, Worker
 from allmende.proto import subjects
-from allmende.proto.budget import Budget, ChildShare, PutBudgets, RevisionComplete, SetShares, TreePage, TreeQuery, UploadPiece, WriteReply
+from allmende.proto.budget import (
+    Budget,
+    ChildShare,
+    PutBudgets,
+    RevisionComplete,
+    SetShares,
+    TreePage,
+    TreeQuery,
+    UploadPiece,
+    WriteReply,
+)
 from allmende.proto.envelope import Refusal, decode
 from allmende.proto.ids import make_id
 from allmende.proto.message import Message

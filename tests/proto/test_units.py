@@ -73,7 +73,34 @@ def test_a_written_duration_is_never_longer_and_loses_less_than_its_second_unit(
 
 
 @pytest.mark.parametrize(
-    "text", ["35", "35%%", "-5%", "35,0%", "1e99", "135%", "100.0001%", "1.000001", "1.1", "", "%", "0.", ".5", "35% ", "35%\n", "35,0 %", "1e-1", "NaN", "-0.1", "35  %", "35\u00a0%", "1000001ppm", "35 ppm", "-1ppm", "٣٥%"]
+    "text",
+    [
+        "35",
+        "35%%",
+        "-5%",
+        "35,0%",
+        "1e99",
+        "135%",
+        "100.0001%",
+        "1.000001",
+        "1.1",
+        "",
+        "%",
+        "0.",
+        ".5",
+        "35% ",
+        "35%\n",
+        "35,0 %",
+        "1e-1",
+        "NaN",
+        "-0.1",
+        "35  %",
+        "35\u00a0%",
+        "1000001ppm",
+        "35 ppm",
+        "-1ppm",
+        "٣٥%",
+    ],
 )
 def test_br_048_what_is_no_share_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"not a share|more than 100%"):

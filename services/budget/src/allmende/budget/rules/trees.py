@@ -49,9 +49,7 @@ def set_shares(tree: Tree, intent: Intent, parent: str, children: ChildShares, n
     return _commit(tree, intent, after, now_ms)
 
 
-def put_budgets(
-    tree: Tree, intent: Intent, rows: Sequence[Budget], used: Collection[str], now_ms: Ms, asking: Asking
-) -> Verdict:
+def put_budgets(tree: Tree, intent: Intent, rows: Sequence[Budget], used: Collection[str], now_ms: Ms, asking: Asking) -> Verdict:
     """Create budgets, or replace what is said of them; all others stay. `used`: which of their names are or were a budget's.
 
     Faults: `stale_revision` (alone, as in `set_shares`), `reason_missing`, `name_was_used`, `share_of_one`, those of
