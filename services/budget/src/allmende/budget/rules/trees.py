@@ -31,7 +31,8 @@ def set_shares(tree: Tree, intent: Intent, parent: str, children: ChildShares, n
     """Set the shares of ALL children of one parent.
 
     Faults: `stale_revision` (alone: the author has not seen the tree that the rest would be judged by), `reason_missing`,
-    `unknown_budget`, `no_children`, `missing_child`, `foreign_child`, `duplicate_child`, those of `rights.overreach` and of `tree_rules.validate`.
+    `unknown_budget`, `no_children`, `missing_child`, `foreign_child`, `duplicate_child`, those of
+    `rights.overreach` and of `tree_rules.validate`.
     """
     if stale := _stale(tree, intent):
         return Rejection(tree.revision, stale)
