@@ -150,6 +150,19 @@ def test_standings_and_the_tree(terminal: Terminal, tmp_path: Path) -> None:
     assert terminal.type("budgets", "set", "lab", "vision=1%", "tools=1%", "--reason", "mine", user="bob").code in (1, 69)
 
 
+def test_what_the_ledger_tells(terminal: Terminal) -> None:
+    statement = terminal.type("ledger", "statement", "vision", "--json").json
+    sums = statement["opening_gpu_ms"] + sum(each["charged_gpu_ms"] for each in statement["lines"])
+    assert (statement["budget"], statement["closing_gpu_ms"]) == ("vision", sums)
+    assert "opening" in terminal.type("ledger", "statement", "vision").out
+    assert terminal.type("ledger", "usage", "--by", "hour", "--csv").out.startswith("from_ms,budget,gpu_ms\n")
+    inner = terminal.type("ledger", "statement", "lab")
+    assert (inner.code, "[has_budgets_below]" in inner.err) == (1, True)
+    odd = terminal.type("ledger", "usage", "--from", "2026-11-01T00:01Z", "--until", "2026-11-02T00:00Z")
+    assert (odd.code, "[not_on_an_edge]" in odd.err) == (1, True)
+    assert terminal.type("ledger", "usage", "--json", "--csv").code == 2
+
+
 def test_a_second_up_is_refused(terminal: Terminal) -> None:
     said = terminal.type("up")
     assert said.code == 2

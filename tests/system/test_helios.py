@@ -17,7 +17,8 @@ from allmende.chassis.embedded import PostgresServer
 from allmende.chassis.errors import Misconfigured
 from allmende.proto import subjects
 from allmende.proto.ledger import CapacityQuery, Posting
-from allmende.proto.units import DAY_MS, MINUTE_MS, SECOND_MS
+from allmende.proto.reports import StatementQuery, UsageQuery
+from allmende.proto.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 from tests.ledger.gauges import (
     CLUSTER,
     ORIGIN_MS,
@@ -103,6 +104,20 @@ async def check_books(play: Theatre, gauges: Gauges, step_ms: int) -> None:
     assert idle == sum(gauges.idle) * MINUTE_MS
 
 
+async def check_reports(play: Theatre, gauges: Gauges) -> None:
+    """What people are told: the month's usage by budget, and every budget's statement, which opens at nothing and closes at its usage."""
+    span_ms = gauges.end_ms - ORIGIN_MS
+    query = UsageQuery(cluster=CLUSTER, from_ms=ORIGIN_MS, to_ms=gauges.end_ms, step_ms=span_ms)
+    page = await play.ask(subjects.USAGE, query)
+    assert {row.budget: row.gpu_ms for row in page.rows} == {
+        name: sum(row) * MINUTE_MS for name, row in gauges.running.items() if any(row)
+    }
+    for name, row in gauges.running.items():
+        asked = StatementQuery(cluster=CLUSTER, budget=name, from_ms=ORIGIN_MS, to_ms=gauges.end_ms)
+        told = await play.ask(subjects.STATEMENT, asked)
+        assert (told.opening_gpu_ms, told.closing_gpu_ms, told.held_gpu_ms) == (0, sum(row) * MINUTE_MS, 0), name
+
+
 def check_totals(postings: Sequence[Posting]) -> None:
     """To the last GPU-second what somebody else has summed up."""
     expected = json.loads((TRACE / "expected_totals.json").read_text())["helios_earth_vc_ticks"]
@@ -132,6 +147,7 @@ async def play_in_order(lab: Lab, gauges: Gauges, seconds: int) -> list[Posting]
         assert (state.unattributed_counters, state.quarantined, state.oldest_gap_ms) == (0, 0, None), state
         postings = await play.postings()
         await check_books(play, gauges, DAY_MS)
+        await check_reports(play, gauges)
         return postings
 
 
@@ -152,6 +168,7 @@ async def play_shuffled(lab: Lab, gauges: Gauges, seed: int) -> list[Posting]:
         assert (state.unattributed_counters, state.quarantined) == (0, 0), state
         postings = await play.postings()
         await check_books(play, gauges, DAY_MS)
+        await check_reports(play, gauges)
         return postings
 
 
@@ -161,6 +178,7 @@ async def play_shuffled(lab: Lab, gauges: Gauges, seed: int) -> list[Posting]:
 async def test_a_month_of_helios_in_order_meets_the_totals_and_every_minute(month: Lab) -> None:
     gauges = read_helios()
     assert (gauges.capacity, gauges.minutes) == (856, 44_640)
+    assert (amount_of(gauges) // HOUR_MS, gauges.capacity * gauges.minutes // 60) == (424_773, 636_864)
     postings = await play_in_order(month, gauges, seconds=40)
     check_totals(postings)
     check_minutes(postings, gauges)

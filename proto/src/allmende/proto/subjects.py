@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from allmende.proto import admission, agent, budget, ledger, policy, preemptor, user
+from allmende.proto import admission, agent, budget, ledger, policy, preemptor, reports, user
 from allmende.proto.envelope import Envelope, Refusal, register
 from allmende.proto.ids import is_name
 from allmende.proto.message import Message, MessageRefused
@@ -176,6 +176,8 @@ POSTINGS = _ask("ledger", "postings", ledger.PostingsQuery, ledger.PostingsPage)
 BOOKS = _ask("ledger", "books", ledger.CapacityQuery, ledger.CapacityReply)
 LEDGER_STATE = _ask("ledger", "state", ledger.LedgerStateQuery, ledger.LedgerState)
 FAULTS = _ask("ledger", "faults", ledger.FaultsQuery, ledger.FaultsPage)
+STATEMENT = _ask("ledger", "statement", reports.StatementQuery, reports.StatementPage)
+USAGE = _ask("ledger", "usage", reports.UsageQuery, reports.UsagePage)
 QUEUE = _ask("admission", "queue", admission.QueueQuery, admission.QueuePage)
 JOBS = _ask("admission", "jobs", admission.JobsQuery, admission.JobsPage)
 WHY = _ask("admission", "why", admission.WhyQuery, admission.WhyReply)
@@ -218,6 +220,8 @@ REQUESTS: tuple[Request, ...] = (
     BOOKS,
     LEDGER_STATE,
     FAULTS,
+    STATEMENT,
+    USAGE,
     QUEUE,
     JOBS,
     WHY,

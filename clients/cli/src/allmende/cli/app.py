@@ -2,7 +2,7 @@
 
 import typer
 
-from allmende.cli.commands import budgets, cluster, elsewhere, faults, jobs, nodes, policies, run, submit
+from allmende.cli.commands import budgets, cluster, elsewhere, faults, jobs, ledger, nodes, policies, run, submit
 from allmende.cli.demo.command import demo
 from allmende.cli.lab.command import up
 
@@ -34,6 +34,7 @@ app.add_typer(budgets.app, name="budgets")
 app.add_typer(policies.app, name="policy")
 app.command()(cluster.standings)
 app.command()(faults.faults)
+app.add_typer(ledger.app, name="ledger")
 app.add_typer(nodes.app, name="nodes")
 app.command(context_settings=elsewhere.UNREAD, add_help_option=False)(elsewhere.simulate)
 app.command(context_settings=elsewhere.UNREAD, add_help_option=False)(elsewhere.agent)

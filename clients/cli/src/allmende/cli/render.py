@@ -3,7 +3,9 @@
 Floats appear here and only here, where a number is about to be looked at.
 """
 
+import csv
 from collections.abc import Iterable, Iterator, Sequence
+from io import StringIO
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -115,3 +117,12 @@ def fitting(columns: Sequence[str], widths: Sequence[int], room: int) -> set[int
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Listing:
     """A titled table (see `Listing`)."""
     return Listing(title, columns, rows)
+
+
+def comma_separated(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table for spreadsheets, with a head: unknown is empty, and amounts stay the integers that they are."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(["" if value is None else value for value in row] for row in rows)
+    return text.getvalue().rstrip("\n")

@@ -40,10 +40,15 @@ R = TypeVar("R", bound=Struct)
 
 def name_option(words: str, metavar: str) -> Any:
     """An option whose value names a budget, a person or the like: what cannot be a name is refused before it is sent."""
-    return typer.Option(help=words, metavar=metavar, parser=_name)
+    return typer.Option(help=words, metavar=metavar, parser=read_name)
 
 
-def _name(text: str) -> str:
+def read_name(text: str) -> str:
+    """A name that was typed.
+
+    Raises:
+        BadParameter: it cannot be a name.
+    """
     if not is_name(text):
         raise typer.BadParameter(f"{text!r} is not a name: up to 63 of a-z, 0-9, - and _, with a letter or digit at both ends")
     return text

@@ -6,9 +6,11 @@ from allmende.chassis.worker import Worker
 from allmende.ledger.config import Settings
 from allmende.ledger.handlers.answers import Answers
 from allmende.ledger.handlers.hearing import Hearing
+from allmende.ledger.handlers.reports import Reports
 from allmende.ledger.handlers.rounds import Rounds
 from allmende.ledger.store.booking import BookingStore
 from allmende.ledger.store.reading import ReadingStore
+from allmende.ledger.store.reports import ReportStore
 from allmende.ledger.store.tree import TreeStore
 from allmende.proto import subjects
 from allmende.proto.streams import consumers_of
@@ -41,12 +43,15 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         batch=settings.batch,
     )
     answers = Answers(chassis.db, readings, rounds, chassis.clock, silence_ms=settings.silence_ms)
+    reports = Reports(chassis.db, ReportStore(), chassis.clock)
     endpoints = [
         endpoint(subjects.STANDINGS, answers.standings),
         endpoint(subjects.POSTINGS, answers.postings),
         endpoint(subjects.BOOKS, answers.books),
         endpoint(subjects.LEDGER_STATE, answers.state),
         endpoint(subjects.FAULTS, answers.faults),
+        endpoint(subjects.STATEMENT, reports.statement),
+        endpoint(subjects.USAGE, reports.usage),
     ]
     async with chassis.answering("ledger", VERSION, endpoints):
         await worker.run()

@@ -304,3 +304,32 @@ class StateRow(NamedTuple):
     open_attempts: int
     unattributed: int
     faults: int
+
+
+class Charged(NamedTuple):
+    """What an attempt was charged before a span and within it, and what is left of its hold now. `gpus` of all replicas."""
+
+    attempt: str
+    job: str
+    gpus: int
+    granted_at_ms: Ms
+    ended_at_ms: Ms | None
+    outcome: str | None
+    before_gpu_ms: GpuMs
+    within_gpu_ms: GpuMs
+    held_gpu_ms: GpuMs
+
+
+class Used(NamedTuple):
+    """What a budget (None: nobody) was charged in the step that begins at `from_ms`."""
+
+    from_ms: Ms
+    budget: str | None
+    gpu_ms: GpuMs
+
+
+class BudgetKnown(NamedTuple):
+    """Whether the ledger ever heard of a budget, and whether another one is below it."""
+
+    known: bool
+    has_below: bool

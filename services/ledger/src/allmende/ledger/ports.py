@@ -7,6 +7,8 @@ from allmende.chassis.db import Connection, Transaction
 from allmende.ledger.model import (
     Attempt,
     AttemptKey,
+    BudgetKnown,
+    Charged,
     ClusterRow,
     Counter,
     Fault,
@@ -19,6 +21,7 @@ from allmende.ledger.model import (
     ReplicaKey,
     Share,
     StateRow,
+    Used,
 )
 from allmende.ledger.rules.aging import Weights
 from allmende.ledger.rules.books import Steps
@@ -26,6 +29,7 @@ from allmende.ledger.rules.posting import BucketKey
 from allmende.ledger.rules.standings import Charges, Era, Tree, Window
 from allmende.ledger.rules.tree import Revision, Succession
 from allmende.proto.budget import Budget, BudgetChanged
+from allmende.proto.reports import UsageQuery
 from allmende.proto.units import GpuMs, Ms
 
 
@@ -138,3 +142,19 @@ class Readings(Protocol):
 
     async def last_sign_ms(self, connection: Connection, cluster: str) -> Ms | None:
         """When the replica that is silent for longest was last heard of; None when nothing runs."""
+
+
+class ReportReadings(Protocol):
+    """Reads for reports."""
+
+    async def known(self, connection: Connection, cluster: str, budget: str) -> BudgetKnown:
+        """What kind of a budget it is."""
+
+    async def has_cluster(self, connection: Connection, cluster: str) -> bool:
+        """True when anything was ever heard of the cluster."""
+
+    async def charged(self, connection: Connection, cluster: str, budget: str, from_ms: Ms, to_ms: Ms) -> list[Charged]:
+        """A budget's attempts that were granted before `to_ms`, by id."""
+
+    async def used(self, connection: Connection, query: UsageQuery, limit: int) -> list[Used]:
+        """Usage by step and budget, unallocated first."""

@@ -1,0 +1,209 @@
+"""`allmende ledger`: the statement of a budget, and who used a cluster when. Only asks; sums are the ledger's own."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from msgspec import Struct
+from msgspec.structs import replace
+from rich.console import RenderableType
+
+from allmende.cli import instants, render, session
+from allmende.cli.commands.cluster import ClusterOption
+from allmende.cli.errors import CommandFailed, Exit
+from allmende.cli.session import JsonOption, LabOption, Session
+from allmende.proto import subjects
+from allmende.proto.reports import StatementLine, StatementPage, StatementQuery, UsageMark, UsagePage, UsageQuery, UsageRow
+from allmende.proto.units import DAY_MS, HOUR_MS, MINUTE_MS, Ms, parse_duration
+
+app = typer.Typer(help="What was charged: statements of budgets, and usage by budget and time.", no_args_is_help=True)
+
+BudgetArgument = Annotated[
+    str, typer.Argument(metavar="BUDGET", help="A budget that jobs are charged to.", parser=session.read_name)
+]
+LastOption = Annotated[str, typer.Option("--last", metavar="DURATION", help="The span that ends now, where --from is not given.")]
+FromOption = Annotated[str | None, typer.Option("--from", metavar="TIME", help="When the span begins: 2026-12-24T08:00Z.")]
+UntilOption = Annotated[str | None, typer.Option("--until", metavar="TIME", help="When it ends; now, where it is not given.")]
+CsvOption = Annotated[bool, typer.Option("--csv", help="Print comma-separated values in GPU-milliseconds and UTC milliseconds.")]
+
+# Usage is kept in steps of so much.
+EDGE_MS = 5 * MINUTE_MS
+# The books may advance between two pages of a statement; so often it is read anew.
+ATTEMPTS = 5
+
+
+class By(StrEnum):
+    """The steps of usage."""
+
+    hour = "hour"
+    day = "day"
+    all = "all"
+
+
+class Span(Struct, frozen=True):
+    """`[from_ms, to_ms)`."""
+
+    from_ms: Ms
+    to_ms: Ms
+
+
+@app.command()
+def statement(
+    budget: BudgetArgument,
+    cluster: ClusterOption = None,
+    last: LastOption = "7d",
+    from_: FromOption = None,
+    until: UntilOption = None,
+    lab: LabOption = None,
+    as_json: JsonOption = False,
+    as_csv: CsvOption = False,
+) -> None:
+    """Show what a budget was charged: opening, every attempt, closing; and what is held for running attempts now."""
+
+    async def work() -> None:
+        async with session.opened(lab) as opened:
+            span = _span(last, from_, until, opened.now_ms(), edge_ms=1)
+            query = StatementQuery(cluster=opened.one_cluster(cluster), budget=budget, from_ms=span.from_ms, to_ms=span.to_ms)
+            whole = await whole_statement(opened, query)
+            _print(whole, statement_csv(whole), _statement_table(whole, span), as_json, as_csv)
+
+    _check_forms(as_json, as_csv)
+    session.run(work())
+
+
+@app.command()
+def usage(
+    by: Annotated[By, typer.Option(help="The steps of time.")] = By.day,
+    cluster: ClusterOption = None,
+    last: LastOption = "7d",
+    from_: FromOption = None,
+    until: UntilOption = None,
+    lab: LabOption = None,
+    as_json: JsonOption = False,
+    as_csv: CsvOption = False,
+) -> None:
+    """Show who was charged how much of a cluster, by step of time; unallocated use is a row of its own."""
+
+    async def work() -> None:
+        async with session.opened(lab) as opened:
+            edge_ms = {By.hour: HOUR_MS, By.day: DAY_MS, By.all: EDGE_MS}[by]
+            span = _span(last, from_, until, opened.now_ms(), edge_ms)
+            step_ms = span.to_ms - span.from_ms if by is By.all else edge_ms
+            query = UsageQuery(cluster=opened.one_cluster(cluster), from_ms=span.from_ms, to_ms=span.to_ms, step_ms=step_ms)
+            whole = await whole_usage(opened, query)
+            _print(whole, usage_csv(whole), _usage_table(whole, span), as_json, as_csv)
+
+    _check_forms(as_json, as_csv)
+    session.run(work())
+
+
+async def whole_statement(opened: Session, query: StatementQuery) -> StatementPage:
+    """All pages of one state of the books.
+
+    Raises:
+        CommandFailed: the books advanced between two pages, time and again.
+    """
+    for _ in range(ATTEMPTS):
+        lines: list[StatementLine] = []
+        after: str | None = None
+        while True:
+            page = await opened.ask(subjects.STATEMENT, replace(query, after=after), StatementPage)
+            lines += page.lines
+            after = page.next_after
+            if after is None:
+                break
+        charged, held = sum(each.charged_gpu_ms for each in lines), sum(each.held_gpu_ms for each in lines)
+        if (page.opening_gpu_ms + charged, held) == (page.closing_gpu_ms, page.held_gpu_ms):
+            return replace(page, lines=tuple(lines))
+    sentence = "the books advanced between the pages of the statement, again and again: let it end earlier, with --until"
+    raise CommandFailed(Exit.REFUSED, sentence, "books_advanced")
+
+
+async def whole_usage(opened: Session, query: UsageQuery) -> UsagePage:
+    """All pages; each is of its own instant."""
+    rows: list[UsageRow] = []
+    after: UsageMark | None = None
+    while True:
+        page = await opened.ask(subjects.USAGE, replace(query, after=after), UsagePage)
+        rows += page.rows
+        after = page.next_after
+        if after is None:
+            return replace(page, rows=tuple(rows))
+
+
+def statement_csv(whole: StatementPage) -> str:
+    """Opening, attempts and closing as rows; what the attempts were charged is the difference of the two."""
+    columns = ("row", "attempt", "job", "gpus", "granted_at_ms", "ended_at_ms", "outcome", "charged_gpu_ms", "held_gpu_ms")
+    nothing = (None,) * 6
+    attempts = [
+        ("attempt", x.attempt, x.job, x.gpus, x.granted_at_ms, x.ended_at_ms, x.outcome, x.charged_gpu_ms, x.held_gpu_ms)
+        for x in whole.lines
+    ]
+    opening = ("opening", *nothing, whole.opening_gpu_ms, None)
+    closing = ("closing", *nothing, whole.closing_gpu_ms, whole.held_gpu_ms)
+    return render.comma_separated(columns, [opening, *attempts, closing])
+
+
+def usage_csv(whole: UsagePage) -> str:
+    """One row a step and budget; an empty budget is unallocated."""
+    return render.comma_separated(
+        ("from_ms", "budget", "gpu_ms"), [(each.from_ms, each.budget, each.gpu_ms) for each in whole.rows]
+    )
+
+
+def _statement_table(whole: StatementPage, span: Span) -> RenderableType:
+    title = f"{whole.budget} on {whole.cluster}, {instants.show(span.from_ms)} to {instants.show(span.to_ms)}"
+    attempts = [
+        (
+            render.short(each.job),
+            f"{each.gpus}",
+            instants.show(each.granted_at_ms),
+            "-" if each.ended_at_ms is None else instants.show(each.ended_at_ms),
+            each.outcome or "running",
+            render.gpu_hours(each.charged_gpu_ms),
+            render.gpu_hours(each.held_gpu_ms),
+        )
+        for each in whole.lines
+    ]
+    opening = ("opening", "", "", "", "", render.gpu_hours(whole.opening_gpu_ms), "")
+    closing = ("closing", "", "", "", "", render.gpu_hours(whole.closing_gpu_ms), render.gpu_hours(whole.held_gpu_ms))
+    columns = ("JOB", "GPUS#", "GRANTED", "ENDED", "OUTCOME", "CHARGED GPU-H#", "HELD GPU-H#")
+    return render.table(title, columns, [opening, *attempts, closing])
+
+
+def _usage_table(whole: UsagePage, span: Span) -> RenderableType:
+    title = f"{whole.cluster}: charged, {instants.show(span.from_ms)} to {instants.show(span.to_ms)}"
+    rows = [(instants.show(each.from_ms), each.budget or "unallocated", render.gpu_hours(each.gpu_ms)) for each in whole.rows]
+    total = ("in all", "", render.gpu_hours(sum(each.gpu_ms for each in whole.rows)))
+    return render.table(title, ("FROM", "BUDGET", "GPU-H#"), [*rows, total])
+
+
+def _span(last: str, from_: str | None, until: str | None, now_ms: Ms, edge_ms: Ms) -> Span:
+    """The span of the options. What follows from now is widened to edges; what was typed stays as it is."""
+    kept_ms = min(edge_ms, EDGE_MS)
+    to_ms = instants.read("--until", until, now_ms)
+    if to_ms is None:
+        to_ms = -(-now_ms // kept_ms) * kept_ms
+    begin_ms = instants.read("--from", from_, now_ms)
+    if begin_ms is None:
+        begin_ms = max(0, to_ms - _length(last)) // edge_ms * edge_ms
+    return Span(begin_ms, to_ms)
+
+
+def _length(last: str) -> Ms:
+    try:
+        return parse_duration(last)
+    except ValueError as error:
+        raise CommandFailed(Exit.USAGE, f"--last: {error}") from None
+
+
+def _check_forms(as_json: bool, as_csv: bool) -> None:
+    if as_json and as_csv:
+        session.fail(CommandFailed(Exit.USAGE, "say --json or --csv, not both"))
+
+
+def _print(value: Struct, separated: str, drawn: RenderableType, as_json: bool, as_csv: bool) -> None:
+    if as_csv:
+        typer.echo(separated)
+    else:
+        session.show(value, drawn, as_json)

@@ -1,0 +1,88 @@
+"""What the ledger reports to people: the statement of a budget, and usage by budget and time.
+
+Amounts are exact GPU-milliseconds. Never carries what a job runs.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from allmende.proto.ids import Id, Name
+from allmende.proto.units import DAY_MS, Amount, GpuCount, Instant
+
+
+class StatementQuery(Struct, frozen=True, kw_only=True):
+    """Ask what one leaf was charged on one cluster in `[from_ms, to_ms)`; lines by attempt, behind `after`."""
+
+    cluster: Name
+    budget: Name
+    from_ms: Instant
+    to_ms: Instant
+    after: Id | None = None
+
+
+class StatementLine(Struct, frozen=True, kw_only=True):
+    """One attempt that lived in the span: `charged_gpu_ms` of it in the span, `held_gpu_ms` is left of its hold now."""
+
+    attempt: Id
+    job: Id
+    gpus: GpuCount
+    """Of all replicas."""
+    granted_at_ms: Instant
+    ended_at_ms: Instant | None
+    outcome: str | None
+    charged_gpu_ms: Amount
+    held_gpu_ms: Amount
+
+
+class StatementPage(Struct, frozen=True, kw_only=True):
+    """Lines by attempt. The sums are of the whole span, in this page's own snapshot: closing = opening + all lines.
+
+    `next_after` unset: this was the last page.
+    """
+
+    cluster: Name
+    budget: Name
+    as_of_ms: Instant
+    opening_gpu_ms: Amount
+    """Charged before `from_ms`, since the books began."""
+    closing_gpu_ms: Amount
+    """Charged before `to_ms`."""
+    held_gpu_ms: Amount
+    """Left of the holds of all lines, now."""
+    lines: tuple[StatementLine, ...]
+    next_after: Id | None = None
+
+
+class UsageMark(Struct, frozen=True, kw_only=True):
+    """The place of a row of usage: its step, then its budget, unallocated first."""
+
+    from_ms: Instant
+    budget: Name | None
+
+
+class UsageQuery(Struct, frozen=True, kw_only=True):
+    """Ask who was charged how much of a cluster in `[from_ms, to_ms)`, in steps. All three are multiples of 5 minutes."""
+
+    cluster: Name
+    from_ms: Instant
+    to_ms: Instant
+    step_ms: Annotated[int, Meta(ge=1, le=366 * DAY_MS)]
+    after: UsageMark | None = None
+
+
+class UsageRow(Struct, frozen=True, kw_only=True):
+    """What one budget was charged in the step that begins at `from_ms`. `budget` None: unallocated, charged to nobody."""
+
+    from_ms: Instant
+    budget: Name | None
+    gpu_ms: Amount
+
+
+class UsagePage(Struct, frozen=True, kw_only=True):
+    """Rows by step and budget, none where nothing was used. `next_after` unset: this was the last page."""
+
+    cluster: Name
+    as_of_ms: Instant
+    rows: tuple[UsageRow, ...]
+    next_after: UsageMark | None = None

@@ -1,0 +1,110 @@
+"""Answers to people's questions: a budget's statement, and usage by budget and time. Reads one snapshot; never writes."""
+
+from allmende.chassis.db import Database
+from allmende.chassis.ports import Clock
+from allmende.ledger.model import BUCKET_MS, Charged, Used
+from allmende.ledger.ports import ReportReadings
+from allmende.ledger.rules.reports import state
+from allmende.proto.envelope import Refusal
+from allmende.proto.reports import (
+    StatementLine,
+    StatementPage,
+    StatementQuery,
+    UsageMark,
+    UsagePage,
+    UsageQuery,
+    UsageRow,
+)
+from allmende.proto.units import Ms
+
+# A reply must fit one message of 64 KiB. With the longest names and numbers a line has 320 bytes, a row 150.
+LINES_MAX = 120
+ROWS_MAX = 350
+
+
+class Reports:
+    """The ledger's reports."""
+
+    def __init__(self, db: Database, store: ReportReadings, clock: Clock) -> None:
+        self._db, self._store, self._clock = db, store, clock
+
+    async def statement(self, caller: str, query: StatementQuery) -> StatementPage:
+        """A leaf's opening, attempts and closing on one cluster, up to 120 attempts a reply.
+
+        Raises:
+            Refusal: `empty_span`, `unknown_cluster`, `unknown_budget`; `has_budgets_below`: it is not a leaf.
+        """
+        _check_span(query.from_ms, query.to_ms)
+        async with self._db.reading() as connection:
+            if not await self._store.has_cluster(connection, query.cluster):
+                raise _unknown_cluster(query.cluster)
+            budget = await self._store.known(connection, query.cluster, query.budget)
+            if not budget.known:
+                raise Refusal("unknown_budget", f"there is no budget {query.budget!r}; `allmende budgets` shows which there are")
+            found = await self._store.charged(connection, query.cluster, query.budget, query.from_ms, query.to_ms)
+            if budget.has_below and not found:
+                sentence = f"{query.budget!r} has budgets below it, and only leaves are charged: ask for one of those"
+                raise Refusal("has_budgets_below", sentence)
+        whole = state(found, query.from_ms)
+        left = [each for each in whole.lines if query.after is None or each.attempt > query.after]
+        page = left[:LINES_MAX]
+        return StatementPage(
+            cluster=query.cluster,
+            budget=query.budget,
+            as_of_ms=self._clock.now_ms(),
+            opening_gpu_ms=whole.opening_gpu_ms,
+            closing_gpu_ms=whole.closing_gpu_ms,
+            held_gpu_ms=whole.held_gpu_ms,
+            lines=tuple(_line(each) for each in page),
+            next_after=page[-1].attempt if len(left) > len(page) else None,
+        )
+
+    async def usage(self, caller: str, query: UsageQuery) -> UsagePage:
+        """Who was charged how much, by step and budget, up to 350 rows a reply. The last step ends at `to_ms`.
+
+        Raises:
+            Refusal: `empty_span`, `unknown_cluster`; `not_on_an_edge`: an instant or the step is no multiple of 5 minutes.
+        """
+        _check_span(query.from_ms, query.to_ms)
+        for name, value in (("from_ms", query.from_ms), ("to_ms", query.to_ms), ("step_ms", query.step_ms)):
+            if value % BUCKET_MS:
+                nearest = max(BUCKET_MS, value - value % BUCKET_MS)
+                raise Refusal("not_on_an_edge", f"usage is kept in steps of 5 minutes: {name} may be {nearest}, not {value}")
+        async with self._db.reading() as connection:
+            if not await self._store.has_cluster(connection, query.cluster):
+                raise _unknown_cluster(query.cluster)
+            rows = await self._store.used(connection, query, ROWS_MAX + 1)
+        page = rows[:ROWS_MAX]
+        last = page[-1] if len(rows) > len(page) else None
+        return UsagePage(
+            cluster=query.cluster,
+            as_of_ms=self._clock.now_ms(),
+            rows=tuple(_row(each) for each in page),
+            next_after=None if last is None else UsageMark(from_ms=last.from_ms, budget=last.budget),
+        )
+
+
+def _line(each: Charged) -> StatementLine:
+    return StatementLine(
+        attempt=each.attempt,
+        job=each.job,
+        gpus=each.gpus,
+        granted_at_ms=each.granted_at_ms,
+        ended_at_ms=each.ended_at_ms,
+        outcome=each.outcome,
+        charged_gpu_ms=each.within_gpu_ms,
+        held_gpu_ms=each.held_gpu_ms,
+    )
+
+
+def _row(each: Used) -> UsageRow:
+    return UsageRow(from_ms=each.from_ms, budget=each.budget, gpu_ms=each.gpu_ms)
+
+
+def _check_span(from_ms: Ms, to_ms: Ms) -> None:
+    if from_ms >= to_ms:
+        raise Refusal("empty_span", f"the span ends at {to_ms}, not after its beginning {from_ms}: let it end later")
+
+
+def _unknown_cluster(cluster: str) -> Refusal:
+    return Refusal("unknown_cluster", f"nothing was ever heard of a cluster {cluster!r}; `allmende nodes` lists what is known")
