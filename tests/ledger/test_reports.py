@@ -24,7 +24,8 @@ from tests.servers import Lab
 
 EDGE_MS = 5 * MINUTE_MS
 END_MS = START_MS + 2 * HOUR_MS
-# What was held, by attempt: budget, GPUs, intervals after START_MS. Attempt 2 has a gap between two epochs; 3 runs, 200 s beyond an edge.
+# What was held, by attempt: budget, GPUs, intervals after START_MS.
+# Attempt 2 has a gap between two epochs; 3 runs, 200 s beyond an edge.
 TRUTH = {
     1: ("nlp", 4, ((0, 1_234_567),)),
     2: ("nlp", 1, ((0, 400_000), (900_000, 1_500_000))),

@@ -105,7 +105,7 @@ async def check_books(play: Theatre, gauges: Gauges, step_ms: int) -> None:
 
 
 async def check_reports(play: Theatre, gauges: Gauges) -> None:
-    """What people are told: the month's usage by budget, and every budget's statement, which opens at nothing and closes at its usage."""
+    """What people are told: the month's usage by budget; every budget's statement opens at nothing and closes at its usage."""
     span_ms = gauges.end_ms - ORIGIN_MS
     query = UsageQuery(cluster=CLUSTER, from_ms=ORIGIN_MS, to_ms=gauges.end_ms, step_ms=span_ms)
     page = await play.ask(subjects.USAGE, query)
