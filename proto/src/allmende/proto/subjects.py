@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from allmende.proto import admission, agent, budget, ledger, policy, preemptor, reports, user
+from allmende.proto import admission, agent, budget, ledger, policy, preemptor, proposals, reports, user
 from allmende.proto.envelope import Envelope, Refusal, register
 from allmende.proto.ids import is_name
 from allmende.proto.message import Message, MessageRefused
@@ -83,6 +83,8 @@ SUBJECTS: tuple[Subject, ...] = (
     # Budget.
     _row(budget.BudgetChanged, "budget", "budget", "TREE", ("budget",), ("ledger", "admission", "preemptor", *WATCHERS)),
     _row(budget.RevisionComplete, "budget", "", "TREE", ("budget",), ("ledger", "admission", "preemptor", *WATCHERS)),
+    _row(proposals.ShareProposed, "budget", "budget", "DECISIONS", ("budget",), WATCHERS),
+    _row(proposals.ProposalDecided, "budget", "budget", "DECISIONS", ("budget",), WATCHERS),
     # Ledger.
     _row(ledger.UsageStanding, "ledger", "cluster budget", "STANDINGS", ("ledger",), ("admission", "preemptor", *WATCHERS)),
     _row(ledger.UsageConfirmed, "ledger", "cluster", "DECISIONS", ("ledger",), ("agent",)),
@@ -171,6 +173,34 @@ PUT_BUDGETS = Request(
 LOAD_TREE = Request(
     service="budget", verb="load_tree", request=budget.UploadPiece, reply=budget.WriteReply, asks=("operator",), changes=True
 )
+PROPOSALS = _ask("budget", "proposals", proposals.ProposalsQuery, proposals.ProposalsPage)
+PROPOSE = Request(
+    service="budget", verb="propose", request=proposals.Propose, reply=proposals.ProposalReply, asks=PEOPLE, changes=True
+)
+ACCEPT_PROPOSAL = Request(
+    service="budget",
+    verb="accept_proposal",
+    request=proposals.AcceptProposal,
+    reply=proposals.ProposalReply,
+    asks=PEOPLE,
+    changes=True,
+)
+DECLINE_PROPOSAL = Request(
+    service="budget",
+    verb="decline_proposal",
+    request=proposals.DeclineProposal,
+    reply=proposals.ProposalReply,
+    asks=PEOPLE,
+    changes=True,
+)
+WITHDRAW_PROPOSAL = Request(
+    service="budget",
+    verb="withdraw_proposal",
+    request=proposals.WithdrawProposal,
+    reply=proposals.ProposalReply,
+    asks=PEOPLE,
+    changes=True,
+)
 STANDINGS = _ask("ledger", "standings", ledger.StandingsQuery, ledger.StandingsReply)
 POSTINGS = _ask("ledger", "postings", ledger.PostingsQuery, ledger.PostingsPage)
 BOOKS = _ask("ledger", "books", ledger.CapacityQuery, ledger.CapacityReply)
@@ -215,6 +245,11 @@ REQUESTS: tuple[Request, ...] = (
     SET_SHARES,
     PUT_BUDGETS,
     LOAD_TREE,
+    PROPOSALS,
+    PROPOSE,
+    ACCEPT_PROPOSAL,
+    DECLINE_PROPOSAL,
+    WITHDRAW_PROPOSAL,
     STANDINGS,
     POSTINGS,
     BOOKS,
