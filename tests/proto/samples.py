@@ -33,6 +33,7 @@ from allmende.proto.preemptor import (
     SliceExpired,
     Victim,
 )
+from allmende.proto.proposals import ProposalDecided, ShareProposed
 from allmende.proto.units import HOUR_MS, MINUTE_MS
 from allmende.proto.user import JobSubmitted, Payload
 
@@ -120,6 +121,31 @@ BUDGET: tuple[Message, ...] = (
     ),
     RevisionComplete(
         revision=3, effective_from_ms=T0, budgets=20, digest="0123456789abcdef" * 4, author="grace", reason="agreed in May"
+    ),
+    ShareProposed(
+        proposal=CLAIM,
+        budget="detection",
+        parent="vision",
+        author="grace",
+        share_ppm=410_000,
+        share_before_ppm=350_000,
+        text="6 % more for two weeks, because the new set is twice as large",
+        proposed_at_ms=T0,
+        tree_revision=3,
+        managers=("mia", "olga"),
+    ),
+    ProposalDecided(
+        proposal=CLAIM,
+        budget="detection",
+        parent="vision",
+        author="grace",
+        share_ppm=410_000,
+        ending="accepted",
+        by="mia",
+        reason="until the paper is out",
+        decided_at_ms=T0 + MINUTE_MS,
+        tree_revision=4,
+        managers=("mia", "olga"),
     ),
 )
 LEDGER: tuple[Message, ...] = (

@@ -1,6 +1,6 @@
 """Asking for a share: what was proposed for one budget, what became of it, and the requests of both sides.
 
-A proposal is said once when it is made and once when it ends. It never changes a share: accepting it does, as a revision of the tree.
+A proposal is said when it is made and when it ends. It never changes a share: accepting it does, as a revision of the tree.
 """
 
 from typing import Annotated, ClassVar, Literal

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from allmende.budget.config import Settings
+from allmende.budget.handlers.proposals import Overtaken, ProposalAnswers
 from allmende.budget.handlers.trees import Handlers
 from allmende.budget.model import Rejection
+from allmende.budget.store.proposals import ProposalStore
 from allmende.budget.store.trees import TreeStore
 from allmende.chassis.boot import Chassis
 from allmende.chassis.db import Transaction
@@ -37,7 +39,9 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         handle=hear_nothing,
         consumers=(),
     )
-    handlers = Handlers(chassis.db, TreeStore(), worker, chassis.clock, chassis.ids, settings.operators)
+    trees, kept = TreeStore(), ProposalStore()
+    handlers = Handlers(chassis.db, trees, worker, chassis.clock, chassis.ids, settings.operators, [Overtaken(kept)])
+    proposals = ProposalAnswers(chassis.db, trees, kept, worker, chassis.clock, chassis.ids, settings.operators, handlers.carry_out)
     if settings.tree_file is not None:
         await load_first_tree(handlers, settings.tree_file)
     endpoints = [
@@ -45,6 +49,11 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         endpoint(subjects.SET_SHARES, handlers.set_shares),
         endpoint(subjects.PUT_BUDGETS, handlers.put_budgets),
         endpoint(subjects.LOAD_TREE, handlers.load_tree),
+        endpoint(subjects.PROPOSALS, proposals.page),
+        endpoint(subjects.PROPOSE, proposals.propose),
+        endpoint(subjects.ACCEPT_PROPOSAL, proposals.accept),
+        endpoint(subjects.DECLINE_PROPOSAL, proposals.decline),
+        endpoint(subjects.WITHDRAW_PROPOSAL, proposals.withdraw),
     ]
     async with chassis.answering("budget", VERSION, endpoints):
         await worker.run()

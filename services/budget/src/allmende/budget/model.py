@@ -5,6 +5,7 @@ from typing import NamedTuple, TypeAlias
 
 from allmende.proto.budget import Budget
 from allmende.proto.message import Problem
+from allmende.proto.proposals import State
 from allmende.proto.units import Ms, Ppm
 
 
@@ -47,6 +48,15 @@ class Piece(NamedTuple):
     number: int
     last: bool
     budgets: Sequence[Budget]
+
+
+class ProposalFilter(NamedTuple):
+    """Which proposals are meant; None does not restrict. `proposal`: the last letters of the id."""
+
+    proposal: str | None
+    budgets: Sequence[str] | None
+    author: str | None
+    state: State | None
 
 
 class Commit(NamedTuple):

@@ -1,12 +1,14 @@
-"""What the handlers need: the store, and the chassis' worker as the one that writes. As protocols."""
+"""What the handlers need: the stores, and the chassis' worker as the one that writes. As protocols."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
-from allmende.budget.model import Commit, Piece, Revision, Tree
+from allmende.budget.model import Commit, Piece, ProposalFilter, Revision, Tree
 from allmende.chassis.db import Connection, Transaction
 from allmende.chassis.worker import Outcome
 from allmende.proto.budget import Budget
+from allmende.proto.message import Message
+from allmende.proto.proposals import Proposal, ProposalDecided, ShareProposed
 
 T = TypeVar("T")
 
@@ -37,6 +39,35 @@ class Store(Protocol):
 
     async def stage(self, tx: Transaction, upload: str, author: str, piece: Piece) -> Sequence[Piece]:
         """Keep a piece and return all pieces of its upload."""
+
+
+class Proposals(Protocol):
+    """Proposals and their answers, append-only. Whoever writes holds the lock of the tree."""
+
+    async def add(self, tx: Transaction, proposed: ShareProposed) -> None:
+        """Keep a proposal."""
+
+    async def end(self, tx: Transaction, decided: ProposalDecided) -> None:
+        """Keep the answer to a proposal."""
+
+    async def one(self, connection: Connection, proposal: str) -> Proposal | None:
+        """A proposal by its whole id; None where there is none."""
+
+    async def open_for(self, connection: Connection, budgets: Sequence[str]) -> Sequence[Proposal]:
+        """The proposals for these budgets that wait for an answer, oldest first."""
+
+    async def budgets_with_open(self, connection: Connection) -> Sequence[str]:
+        """The budgets for which a proposal waits, by name."""
+
+    async def before(self, connection: Connection, number: int | None, wanted: ProposalFilter, limit: int) -> Sequence[Proposal]:
+        """Up to `limit` proposals, newest first, those before `number` (None: all)."""
+
+
+class Follower(Protocol):
+    """What a new tree brings with it, in the same transaction."""
+
+    async def __call__(self, tx: Transaction, commit: Commit) -> Sequence[Message]:
+        """Write it; returns what is to be said of it."""
 
 
 class Writer(Protocol):

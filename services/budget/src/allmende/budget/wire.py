@@ -1,13 +1,14 @@
-"""Between the messages of `proto.budget` and the values of `model`. Never decides anything."""
+"""Between the messages of `proto.budget` and `proto.proposals` and the values of `model`. Never decides anything."""
 
 from collections.abc import Sequence
 
 import msgspec
 
-from allmende.budget.model import ChildShares, Commit, Intent, Piece, Rejection, Revision, Unchanged, Verdict
+from allmende.budget.model import ChildShares, Commit, Intent, Piece, ProposalFilter, Rejection, Revision, Unchanged, Verdict
 from allmende.proto.budget import (
     Budget,
     BudgetChanged,
+    ChildShare,
     Committed,
     PutBudgets,
     Rejected,
@@ -18,6 +19,7 @@ from allmende.proto.budget import (
     WriteReply,
 )
 from allmende.proto.message import Message, Problem
+from allmende.proto.proposals import Proposal, ProposalReply, ProposalsPage, ProposalsQuery
 
 # A reply must fit 64 KiB. Whoever has more faults than that mends these first.
 FAULT_BYTES = 48 * 1024
@@ -67,9 +69,9 @@ def intent_of(caller: str, request: SetShares | PutBudgets | UploadPiece) -> Int
     return Intent(author=caller, reason=request.reason, expected_revision=request.expected_revision)
 
 
-def shares_of(request: SetShares) -> ChildShares:
+def shares_of(children: Sequence[ChildShare]) -> ChildShares:
     """The shares that a request sets."""
-    return [(child.budget, child.share_ppm) for child in request.children]
+    return [(child.budget, child.share_ppm) for child in children]
 
 
 def piece_of(request: UploadPiece) -> Piece:
@@ -95,6 +97,31 @@ def page(revision: Revision, budgets: Sequence[Budget], more: bool) -> TreePage:
         budgets=tuple(fitting),
         next_after=fitting[-1].budget if more and fitting else None,
     )
+
+
+def proposal_reply(answer: Proposal | Rejection) -> ProposalReply:
+    """The answer to whoever proposes or decides."""
+    if isinstance(answer, Rejection):
+        return ProposalReply(rejected=Rejected(revision=answer.revision, faults=_bounded(answer.faults)))
+    return ProposalReply(proposal=answer)
+
+
+def filter_of(query: ProposalsQuery) -> ProposalFilter:
+    """Which proposals a query means; who may decide them is not said here."""
+    return ProposalFilter(query.proposal, None if query.budget is None else (query.budget,), query.author, query.state)
+
+
+def proposals_page(proposals: Sequence[Proposal], more: bool) -> ProposalsPage:
+    """As many as fit a reply, at least one; `more`: older ones follow behind these."""
+    fitting: list[Proposal] = []
+    size = 0
+    for each in proposals:
+        size += len(_encoder.encode(each)) + 1
+        if fitting and size > PAGE_BYTES:
+            more = True
+            break
+        fitting.append(each)
+    return ProposalsPage(proposals=tuple(fitting), next_before=fitting[-1].number if more and fitting else None)
 
 
 def _bounded(faults: Sequence[Problem]) -> tuple[Problem, ...]:

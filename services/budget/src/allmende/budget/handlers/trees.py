@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from allmende.budget import wire
 from allmende.budget.model import Asking, Commit, Intent, Rejection, Unchanged, Verdict
-from allmende.budget.ports import Store, Writer
+from allmende.budget.ports import Follower, Store, Writer
 from allmende.budget.rules import trees as rules
 from allmende.chassis.db import Database, Transaction
 from allmende.chassis.log import get_logger
@@ -27,15 +27,25 @@ FILE_AUTHOR = "budget-file"
 
 
 class Handlers:
-    """The answers, with what they need of the outside."""
+    """The answers, with what they need of the outside. `followers`: what else a new tree changes, in the same transaction."""
 
-    def __init__(self, db: Database, store: Store, writer: Writer, clock: Clock, ids: Ids, operators: Sequence[str]) -> None:
+    def __init__(
+        self,
+        db: Database,
+        store: Store,
+        writer: Writer,
+        clock: Clock,
+        ids: Ids,
+        operators: Sequence[str],
+        followers: Sequence[Follower] = (),
+    ) -> None:
         self._db = db
         self._store = store
         self._writer = writer
         self._clock = clock
         self._ids = ids
         self._operators = frozenset(operators)
+        self._followers = tuple(followers)
 
     async def tree(self, caller: str, query: TreeQuery) -> TreePage:
         """A piece of a revision, from one snapshot.
@@ -62,8 +72,8 @@ class Handlers:
         async def work(tx: Transaction) -> tuple[WriteReply, Outcome]:
             tree = await self._store.tree_for_writing(tx)
             intent, now_ms = wire.intent_of(caller, request), self._clock.now_ms()
-            verdict = rules.set_shares(tree, intent, request.parent, wire.shares_of(request), now_ms, self._asking(caller))
-            return wire.reply(verdict), await self._carry_out(tx, verdict, caller)
+            verdict = rules.set_shares(tree, intent, request.parent, wire.shares_of(request.children), now_ms, self._asking(caller))
+            return wire.reply(verdict), await self.carry_out(tx, verdict, caller)
 
         return await self._writer.exclusively(work)
 
@@ -75,7 +85,7 @@ class Handlers:
             used = await self._store.names_used(tx, [row.budget for row in request.budgets])
             intent, now_ms = wire.intent_of(caller, request), self._clock.now_ms()
             verdict = rules.put_budgets(tree, intent, request.budgets, used, now_ms, self._asking(caller))
-            return wire.reply(verdict), await self._carry_out(tx, verdict, caller)
+            return wire.reply(verdict), await self.carry_out(tx, verdict, caller)
 
         return await self._writer.exclusively(work)
 
@@ -90,7 +100,7 @@ class Handlers:
             if budgets is None:
                 return wire.pieced(tree.revision), Outcome()
             verdict = rules.load_tree(tree, wire.intent_of(caller, request), budgets, self._clock.now_ms())
-            return wire.reply(verdict), await self._carry_out(tx, verdict, caller, request.upload)
+            return wire.reply(verdict), await self.carry_out(tx, verdict, caller, request.upload)
 
         return await self._writer.exclusively(work)
 
@@ -104,20 +114,24 @@ class Handlers:
             if faults:
                 return Rejection(tree.revision, faults), Outcome()
             verdict = rules.load_tree(tree, Intent(FILE_AUTHOR, reason, 0), budgets, self._clock.now_ms())
-            return verdict, await self._carry_out(tx, verdict, FILE_AUTHOR)
+            return verdict, await self.carry_out(tx, verdict, FILE_AUTHOR)
 
         return await self._writer.exclusively(work)
 
     def _asking(self, caller: str) -> Asking:
         return Asking(caller, caller in self._operators)
 
-    async def _carry_out(self, tx: Transaction, verdict: Verdict, author: str, upload: str | None = None) -> Outcome:
+    async def carry_out(self, tx: Transaction, verdict: Verdict, author: str, upload: str | None = None) -> Outcome:
+        """Write what was decided; returns what is to be said. `tx` holds the lock of the tree."""
         if isinstance(verdict, Rejection):
             codes = [fault.code for fault in verdict.faults[:20]]
             _log.info("a write was refused", revision=verdict.revision, author=author, codes=codes)
         if not isinstance(verdict, Commit):
             return Outcome()
         await self._store.add(tx, verdict, upload)
+        bodies = [*wire.messages(verdict)]
+        for follow in self._followers:
+            bodies += await follow(tx, verdict)
         now_ms = verdict.revision.effective_from_ms
         _log.info("a new tree of budgets", revision=verdict.revision.number, changed=len(verdict.changed), author=author)
-        return Outcome(drafts=[draft(body, ids=self._ids, now_ms=now_ms) for body in wire.messages(verdict)])
+        return Outcome(drafts=[draft(body, ids=self._ids, now_ms=now_ms) for body in bodies])

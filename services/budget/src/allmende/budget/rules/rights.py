@@ -38,7 +38,7 @@ def overreach(before: Budgets, after: Budgets, asking: Asking) -> tuple[Problem,
 
 
 def _may_change(before: Budgets, was: Budget, row: Budget | None, person: str) -> bool:
-    if _manages(before, was.parent, person):
+    if manages(before, was.parent, person):
         return True
     # Of what he manages himself only the members: a leaf has nothing below it, and its lead lets people in.
     only_members = row is not None and msgspec.structs.replace(was, members=row.members) == row
@@ -52,12 +52,22 @@ def _may_hang_below(before: Budgets, after: Budgets, row: Budget, person: str) -
     while at is not None and at in after and at not in before and at not in passed:
         passed.add(at)
         at = after[at].parent
-    return _manages(before, at, person)
+    return manages(before, at, person)
 
 
-def _manages(budgets: Budgets, at: str | None, person: str) -> bool:
+def may_divide(budgets: Budgets, parent: str, asking: Asking) -> bool:
+    """Whether somebody may set the shares of the children of `parent`."""
+    return asking.operator or manages(budgets, parent, asking.name)
+
+
+def manages(budgets: Budgets, at: str | None, person: str) -> bool:
     """Whether a person manages this budget or one above it."""
     return any(person in budgets[name].managers for name in _upwards(budgets, at))
+
+
+def nearest_managers(budgets: Budgets, at: str | None) -> tuple[str, ...]:
+    """The managers of this budget, or of the nearest one above it that has any."""
+    return next((budgets[name].managers for name in _upwards(budgets, at) if budgets[name].managers), ())
 
 
 def _upwards(budgets: Budgets, at: str | None) -> Iterator[str]:
@@ -69,7 +79,7 @@ def _upwards(budgets: Budgets, at: str | None) -> Iterator[str]:
 def _beyond_holding(before: Budgets, after: Budgets, person: str) -> Iterator[Problem]:
     """A budget with a share bounds what lies below it. One without draws on an ancestor's: there nothing may be added."""
     for name, row in before.items():
-        if row.parent is None or row.share_ppm is not None or person not in row.managers or _manages(before, row.parent, person):
+        if row.parent is None or row.share_ppm is not None or person not in row.managers or manages(before, row.parent, person):
             continue
         was, now = _drawn(before, name), _drawn(after, name)
         if now > was:
@@ -101,8 +111,8 @@ def _unset_above(budgets: Budgets, at: str | None) -> Iterator[str]:
 
 
 def _not_a_manager(before: Budgets, was: Budget, person: str) -> Problem:
-    who = next((before[name].managers for name in _upwards(before, was.parent) if before[name].managers), ())
-    sentence = f"{quote(person)} manages nothing above {quote(was.budget)}; {_those(who)} may change it"
+    who = nearest_managers(before, was.parent)
+    sentence = f"{quote(person)} manages nothing above {quote(was.budget)}; {those(who)} may change it"
     return Problem(code="not_a_manager", sentence=sentence)
 
 
@@ -112,6 +122,7 @@ def _foreign_target(row: Budget, person: str) -> Problem:
     return Problem(code="foreign_target", sentence=sentence)
 
 
-def _those(people: Sequence[str]) -> str:
+def those(people: Sequence[str]) -> str:
+    """People as a refusal names them: the first five, and that an operator may too."""
     named = ", ".join(people[:5]) + (" and others" if len(people) > 5 else "")
     return f"{named} or an operator" if people else "an operator"
