@@ -16,7 +16,7 @@ README = (ROOT / "services" / "budget" / "README.md").read_text(encoding="utf-8"
 def codes(path: str) -> set[str]:
     """The codes of faults that a source file can give."""
     source = (ROOT / path).read_text(encoding="utf-8")
-    return set(re.findall(r'(?:code=|_broken\()"([a-z_]+)"', source))
+    return set(re.findall(r'(?:code=|_broken\(|_refused\(tree, )"([a-z_]+)"', source))
 
 
 def test_the_example_of_the_guide_is_a_valid_tree() -> None:
@@ -34,7 +34,11 @@ def test_every_fault_of_a_file_is_explained(name: str) -> None:
 
 
 def test_every_refusal_of_a_write_is_named_to_the_operator() -> None:
-    found = codes("services/budget/src/allmende/budget/rules/trees.py") | codes("services/budget/src/allmende/budget/wire.py")
+    below = "services/budget/src/allmende/budget"
+    found = {
+        code for path in ("rules/trees.py", "rules/rights.py", "rules/proposals.py", "wire.py") for code in codes(f"{below}/{path}")
+    }
+    found |= codes(f"{below}/handlers/proposals.py")
     assert len(found) > 5
     assert sorted(code for code in found if f"`{code}`" not in README) == []
 

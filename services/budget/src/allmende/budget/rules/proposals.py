@@ -185,7 +185,9 @@ def _children(tree: Tree, asked: ShareProposed, siblings: ChildShares) -> ChildS
 
 
 def _reason(asked: ShareProposed, reason: str) -> str:
-    words = f"{reason.strip() or 'accepted'} (proposal {asked.proposal} of {asked.author}: {asked.text.strip()}"
+    # The history of revisions is columns of text, which hold no NUL; what was asked is kept to the letter elsewhere.
+    given, text = (each.replace("\x00", "").strip() for each in (reason, asked.text))
+    words = f"{given or 'accepted'} (proposal {asked.proposal} of {asked.author}: {text}"
     return (words if len(words) < _REASON_MOST else words[: _REASON_MOST - 4] + "...") + ")"
 
 
