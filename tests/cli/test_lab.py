@@ -156,6 +156,9 @@ def test_what_the_ledger_tells(terminal: Terminal) -> None:
     assert (statement["budget"], statement["closing_gpu_ms"]) == ("vision", sums)
     assert "opening" in terminal.type("ledger", "statement", "vision").out
     assert terminal.type("ledger", "usage", "--by", "hour", "--csv").out.startswith("from_ms,budget,gpu_ms\n")
+    assert terminal.type("ledger", "usage", "--of", "user", "--csv").out.startswith("from_ms,user,allocated_gpu_ms,")
+    assert terminal.type("ledger", "usage", "--of", "gpu-model", "--json").json["by"] == "gpu_model"
+    assert "GPU MODEL" in terminal.type("ledger", "usage", "--of", "gpu-model").out
     inner = terminal.type("ledger", "statement", "lab")
     assert (inner.code, "[has_budgets_below]" in inner.err) == (1, True)
     odd = terminal.type("ledger", "usage", "--from", "2026-11-01T00:01Z", "--until", "2026-11-02T00:00Z")

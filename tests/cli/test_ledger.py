@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from allmende.cli.commands import ledger
 from allmende.cli.errors import CommandFailed
-from allmende.proto.reports import StatementLine, StatementPage, StatementQuery, UsagePage, UsageRow
+from allmende.proto.reports import StatementLine, StatementPage, StatementQuery, UsageByPage, UsageByRow, UsagePage, UsageRow
 from allmende.proto.units import DAY_MS, HOUR_MS, MINUTE_MS
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "reports.md"
@@ -77,6 +77,15 @@ def test_nobodys_usage_is_an_empty_name() -> None:
     whole = UsagePage(cluster="c1", as_of_ms=1, rows=rows)
     assert ledger.usage_csv(whole) == f"from_ms,budget,gpu_ms\n0,,{2**60}\n0,nlp,1"
     assert ledger.usage_csv(replace(whole, rows=())) == "from_ms,budget,gpu_ms"
+
+
+def test_a_user_or_model_that_is_not_known_is_an_empty_name() -> None:
+    rows = (
+        UsageByRow(from_ms=0, name=None, allocated_gpu_ms=2**60, unallocated_gpu_ms=0),
+        UsageByRow(from_ms=0, name="h100", allocated_gpu_ms=1, unallocated_gpu_ms=2),
+    )
+    whole = UsageByPage(cluster="c1", by="gpu_model", as_of_ms=1, rows=rows)
+    assert ledger.usage_by_csv(whole) == f"from_ms,gpu_model,allocated_gpu_ms,unallocated_gpu_ms\n0,,{2**60},0\n0,h100,1,2"
 
 
 NOW_MS = 20 * DAY_MS + 7 * HOUR_MS + 3 * MINUTE_MS + 1

@@ -63,7 +63,8 @@ def _joined(parts: Iterable[tuple[str, int, int, int]]) -> dict[tuple[str, int],
 
 def grant(number: int = 1, *, gpus: int = 1, replicas: int = 1, budget: str | None = "nlp", at_ms: int = START_MS) -> Granted:
     """A grant of attempt `number`."""
-    return Granted(f"grant-{number}", "c1", id_of(number), Grant(id_of(9), budget, gpus, replicas, HOUR_MS, at_ms, number))
+    grant = Grant(id_of(9), budget, gpus, replicas, HOUR_MS, at_ms, number)
+    return Granted(f"grant-{number}", "c1", id_of(number), grant, "bob", (("n1", replicas),))
 
 
 def end(number: int, at_ms: int, outcome: str = "finished") -> Ended:

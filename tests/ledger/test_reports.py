@@ -4,18 +4,25 @@ from itertools import pairwise
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from allmende.ledger.handlers.reports import LINES_MAX, ROWS_MAX, Reports
+from allmende.ledger.handlers.reports import CUTS_MAX, LINES_MAX, PARTS_MAX, ROWS_MAX, Reports
 from allmende.ledger.store.reports import ReportStore
+from allmende.proto.admission import Placed
 from allmende.proto.envelope import MAX_MESSAGE_BYTES, Refusal
 from allmende.proto.reports import (
     StatementLine,
     StatementPage,
     StatementQuery,
+    UsageByMark,
+    UsageByPage,
+    UsageByQuery,
+    UsageByRow,
     UsageMark,
     UsagePage,
     UsageQuery,
     UsageRow,
+    UsageSide,
 )
 from allmende.proto.units import HOUR_MS, LARGEST_AMOUNT, LATEST_INSTANT_MS, MINUTE_MS
 from tests.ledger.builders import START_MS, counter, ended, granted, id_of, node, started, tick, tree
@@ -133,6 +140,101 @@ async def test_pages_are_cut_between_rows_and_lose_none(lab: Lab) -> None:
         assert (await usage(reports, 0, 7_200_000, EDGE_MS, mark)).rows == rows[at + 1 :]
 
 
+PLACES = {
+    # User, budget, and replicas on each node. Of the nodes a has h100, b has a100 and later b200, and c never said what it has.
+    11: ("ann", "nlp", (("a", 2), ("b", 1))),
+    12: ("bob", "nlp", (("b", 1),)),
+    13: ("ann", None, (("c", 1),)),
+}
+REPLICA_MS = {(11, 0): 700_000, (11, 1): 650_001, (11, 2): 300_000, (12, 0): 900_000, (13, 0): 299_999}
+MODELS = {"a": "h100", "b": "a100", "c": None}
+
+
+async def gangs(lab: Lab) -> tuple[Desk, Reports]:
+    """Attempts of two GPUs a replica on nodes of several models, one of them unallocated; 12 still runs."""
+    desk = Desk(await lab.database("ledger"), clock_at(2))
+    nodes = [replace(node(name, installed=16, gpus=16), gpu_model=model) for name, model in MODELS.items()]
+    newer = replace(node("b", installed=16, gpus=16, at_ms=START_MS + HOUR_MS, seq=2), gpu_model="b200")
+    await desk.hear(*tree(), *nodes, newer)
+    for number, (user, budget, nodes_of) in PLACES.items():
+        placement = tuple(Placed(node=name, replicas=replicas) for name, replicas in nodes_of)
+        said = granted(number, gpus=2, budget=budget)
+        await desk.hear(replace(said, user=user, placement=placement), started(number))
+    await desk.hear(tick(counter(12, 900_000, 1, gpus=2)))
+    finals = [counter(11, REPLICA_MS[11, replica], 1, gpus=2, replica=replica) for replica in range(3)]
+    await desk.hear(ended(11, START_MS + 700_000, *finals))
+    await desk.hear(ended(13, START_MS + 299_999, counter(13, 299_999, 1, gpus=2)))
+    return desk, Reports(desk.db, ReportStore(), desk.clock)
+
+
+async def usage_by(
+    reports: Reports, by: UsageSide, step_ms: int, to_ms: int = 7_200_000, after: UsageByMark | None = None
+) -> UsageByPage:
+    query = UsageByQuery(cluster="c1", by=by, from_ms=START_MS, to_ms=START_MS + to_ms, step_ms=step_ms, after=after)
+    return await reports.usage_by("olga", query)
+
+
+def side(by: UsageSide, number: int, replica: int) -> str | None:
+    user, _, nodes_of = PLACES[number]
+    nodes = [name for name, replicas in nodes_of for _ in range(replicas)]
+    return user if by == "user" else MODELS[nodes[replica]]
+
+
+@pytest.mark.parametrize("by", ["user", "gpu_model"])
+async def test_usage_by_user_and_by_model_is_what_each_replica_held_in_each_step(lab: Lab, by: UsageSide) -> None:
+    _, reports = await gangs(lab)
+    cells: dict[tuple[int, str], list[int]] = {}
+    for (number, replica), held_ms in REPLICA_MS.items():
+        for begin in range(0, held_ms, EDGE_MS):
+            cell = cells.setdefault((begin, side(by, number, replica) or ""), [0, 0])
+            cell[PLACES[number][1] is None] += 2 * (min(begin + EDGE_MS, held_ms) - begin)
+    expected = [
+        UsageByRow(from_ms=START_MS + begin, name=name or None, allocated_gpu_ms=amounts[0], unallocated_gpu_ms=amounts[1])
+        for (begin, name), amounts in sorted(cells.items())
+    ]
+    assert list((await usage_by(reports, by, EDGE_MS)).rows) == expected
+    for at, row in enumerate(expected):
+        mark = UsageByMark(from_ms=row.from_ms, name=row.name)
+        assert list((await usage_by(reports, by, EDGE_MS, after=mark)).rows) == expected[at + 1 :]
+
+
+async def test_usage_by_user_and_by_model_adds_up_to_that_of_budgets(lab: Lab) -> None:
+    _, reports = await gangs(lab)
+    for to_ms in (300_000, 600_000, 7_200_000):
+        whole = {row.budget: row.gpu_ms for row in (await usage(reports, 0, to_ms, to_ms)).rows}
+        for by in ("user", "gpu_model"):
+            rows = (await usage_by(reports, by, to_ms, to_ms)).rows
+            sums = sum(row.allocated_gpu_ms for row in rows), sum(row.unallocated_gpu_ms for row in rows)
+            assert sums == (whole["nlp"], whole[None]), (by, to_ms)
+
+
+async def test_a_second_grant_changes_neither_user_nor_node(lab: Lab) -> None:
+    desk, reports = await gangs(lab)
+    before = [(await usage_by(reports, by, 7_200_000)).rows for by in ("user", "gpu_model")]
+    again = replace(granted(12, gpus=2), user="eve", placement=(Placed(node="a", replicas=1),))
+    await desk.hear(again, replace(again, gpus_per_replica=1))
+    assert [(await usage_by(reports, by, 7_200_000)).rows for by in ("user", "gpu_model")] == before
+
+
+async def test_attempts_of_before_the_table_are_of_nobody_known_and_nothing_is_lost(lab: Lab) -> None:
+    desk, reports = await gangs(lab)
+    async with desk.db.transaction() as tx:
+        await tx.connection.execute("DELETE FROM placed")
+    for by in ("user", "gpu_model"):
+        (row,) = (await usage_by(reports, by, 7_200_000)).rows
+        allocated = sum(2 * held for (number, _), held in REPLICA_MS.items() if number != 13)
+        assert (row.name, row.allocated_gpu_ms, row.unallocated_gpu_ms) == (None, allocated, 2 * 299_999)
+
+
+async def test_too_many_steps_are_refused(lab: Lab) -> None:
+    _, reports = await gangs(lab)
+    await usage_by(reports, "user", EDGE_MS, CUTS_MAX * EDGE_MS)
+    for to_ms, code in (((CUTS_MAX + 1) * EDGE_MS, "too_many_steps"), (EDGE_MS + 1, "not_on_an_edge"), (0, "empty_span")):
+        with pytest.raises(Refusal) as refused:
+            await usage_by(reports, "user", EDGE_MS, to_ms)
+        assert refused.value.problem.code == code
+
+
 STATEMENTS = [
     ("a span that ends before it begins", 5, 5, "nlp", "c1", "empty_span"),
     ("a cluster that never said anything", 0, 5, "nlp", "mars", "unknown_cluster"),
@@ -180,5 +282,8 @@ def test_the_longest_pages_fit_one_message() -> None:
     row = UsageRow(from_ms=LATEST_INSTANT_MS, budget=name, gpu_ms=most)
     mark = UsageMark(from_ms=LATEST_INSTANT_MS, budget=name)
     usage_page = UsagePage(cluster=name, as_of_ms=LATEST_INSTANT_MS, rows=(row,) * ROWS_MAX, next_after=mark)
-    for page in (statement_page, usage_page):
+    part = UsageByRow(from_ms=LATEST_INSTANT_MS, name=name, allocated_gpu_ms=most, unallocated_gpu_ms=most)
+    place = UsageByMark(from_ms=LATEST_INSTANT_MS, name=name)
+    by_page = UsageByPage(cluster=name, by="gpu_model", as_of_ms=LATEST_INSTANT_MS, rows=(part,) * PARTS_MAX, next_after=place)
+    for page in (statement_page, usage_page, by_page):
         assert len(msgspec.json.encode(page)) < MAX_MESSAGE_BYTES - 1_024

@@ -1,9 +1,9 @@
-"""What the ledger reports to people: the statement of a budget, and usage by budget and time.
+"""What the ledger reports to people: the statement of a budget, and usage by time and budget, user or GPU model.
 
 Amounts are exact GPU-milliseconds. Never carries what a job runs.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -86,3 +86,46 @@ class UsagePage(Struct, frozen=True, kw_only=True):
     as_of_ms: Instant
     rows: tuple[UsageRow, ...]
     next_after: UsageMark | None = None
+
+
+UsageSide: TypeAlias = Literal["user", "gpu_model"]
+
+
+class UsageByMark(Struct, frozen=True, kw_only=True):
+    """The place of a row of usage by user or GPU model: its step, then its name, what is not known first."""
+
+    from_ms: Instant
+    name: Name | None
+
+
+class UsageByQuery(Struct, frozen=True, kw_only=True):
+    """Ask what each user, or the GPUs of each model, held of a cluster in `[from_ms, to_ms)`: at most 1,000 steps.
+
+    All three are multiples of 5 minutes.
+    """
+
+    cluster: Name
+    by: UsageSide
+    from_ms: Instant
+    to_ms: Instant
+    step_ms: Annotated[int, Meta(ge=1, le=366 * DAY_MS)]
+    after: UsageByMark | None = None
+
+
+class UsageByRow(Struct, frozen=True, kw_only=True):
+    """What one user, or GPUs of one model, held in the step that begins at `from_ms`. `name` None: it is not known which."""
+
+    from_ms: Instant
+    name: Name | None
+    allocated_gpu_ms: Amount
+    unallocated_gpu_ms: Amount
+
+
+class UsageByPage(Struct, frozen=True, kw_only=True):
+    """Rows by step and name, none where nothing was used. `next_after` unset: this was the last page."""
+
+    cluster: Name
+    by: UsageSide
+    as_of_ms: Instant
+    rows: tuple[UsageByRow, ...]
+    next_after: UsageByMark | None = None

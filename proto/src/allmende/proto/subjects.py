@@ -208,6 +208,7 @@ LEDGER_STATE = _ask("ledger", "state", ledger.LedgerStateQuery, ledger.LedgerSta
 FAULTS = _ask("ledger", "faults", ledger.FaultsQuery, ledger.FaultsPage)
 STATEMENT = _ask("ledger", "statement", reports.StatementQuery, reports.StatementPage)
 USAGE = _ask("ledger", "usage", reports.UsageQuery, reports.UsagePage)
+USAGE_BY = _ask("ledger", "usage_by", reports.UsageByQuery, reports.UsageByPage)
 QUEUE = _ask("admission", "queue", admission.QueueQuery, admission.QueuePage)
 JOBS = _ask("admission", "jobs", admission.JobsQuery, admission.JobsPage)
 WHY = _ask("admission", "why", admission.WhyQuery, admission.WhyReply)
@@ -257,6 +258,7 @@ REQUESTS: tuple[Request, ...] = (
     FAULTS,
     STATEMENT,
     USAGE,
+    USAGE_BY,
     QUEUE,
     JOBS,
     WHY,

@@ -52,6 +52,7 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         endpoint(subjects.FAULTS, answers.faults),
         endpoint(subjects.STATEMENT, reports.statement),
         endpoint(subjects.USAGE, reports.usage),
+        endpoint(subjects.USAGE_BY, reports.usage_by),
     ]
     async with chassis.answering("ledger", VERSION, endpoints):
         await worker.run()

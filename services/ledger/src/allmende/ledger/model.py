@@ -64,12 +64,14 @@ class Attempt(NamedTuple):
 
 
 class Granted(NamedTuple):
-    """Admission granted an attempt."""
+    """Admission granted an attempt to a user. `nodes`: each with its number of replicas, whose numbers run on in this order."""
 
     event: str
     cluster: str
     attempt: str
     grant: Grant
+    user: str
+    nodes: tuple[tuple[str, int], ...]
 
 
 class Started(NamedTuple):
@@ -187,7 +189,7 @@ class FaultRow(NamedTuple):
 
 
 class NodeStep(NamedTuple):
-    """The GPUs of a node from `at_ms` on, until its next step."""
+    """The GPUs of a node from `at_ms` on, until its next step. `gpu_model` None: the report named none."""
 
     cluster: str
     node: str
@@ -195,6 +197,7 @@ class NodeStep(NamedTuple):
     seq: int
     installed: int
     healthy: int
+    gpu_model: str | None = None
 
 
 class Level(NamedTuple):
@@ -326,6 +329,15 @@ class Used(NamedTuple):
     from_ms: Ms
     budget: str | None
     gpu_ms: GpuMs
+
+
+class Part(NamedTuple):
+    """What a user or a GPU model (None: not known) held in the step that begins at `from_ms`."""
+
+    from_ms: Ms
+    name: str | None
+    allocated_gpu_ms: GpuMs
+    unallocated_gpu_ms: GpuMs
 
 
 class BudgetKnown(NamedTuple):

@@ -13,9 +13,11 @@ from allmende.ledger.model import (
     Counter,
     Fault,
     FaultRow,
+    Granted,
     Life,
     Live,
     NodeStep,
+    Part,
     Piece,
     Posting,
     ReplicaKey,
@@ -29,7 +31,7 @@ from allmende.ledger.rules.posting import BucketKey
 from allmende.ledger.rules.standings import Charges, Era, Tree, Window
 from allmende.ledger.rules.tree import Revision, Succession
 from allmende.proto.budget import Budget, BudgetChanged
-from allmende.proto.reports import UsageQuery
+from allmende.proto.reports import UsageByQuery, UsageQuery
 from allmende.proto.units import GpuMs, Ms
 
 
@@ -53,6 +55,9 @@ class Bookings(Protocol):
 
     async def save_attempts(self, tx: Transaction, attempts: Iterable[Attempt]) -> None:
         """Write attempts as they are now known."""
+
+    async def add_placed(self, tx: Transaction, grants: Iterable[Granted]) -> None:
+        """Keep who submitted newly granted attempts and on which nodes their replicas are. The attempts are saved before."""
 
     async def save_counters(self, tx: Transaction, counters: Sequence[Counter]) -> None:
         """Write counters as they now stand."""
@@ -158,3 +163,6 @@ class ReportReadings(Protocol):
 
     async def used(self, connection: Connection, query: UsageQuery, limit: int) -> list[Used]:
         """Usage by step and budget, unallocated first."""
+
+    async def used_by(self, connection: Connection, query: UsageByQuery, limit: int) -> list[Part]:
+        """Usage by step and user or GPU model, those that are not known first."""

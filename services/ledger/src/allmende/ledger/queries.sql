@@ -36,6 +36,10 @@ ON CONFLICT (attempt, cluster, replica, epoch) DO UPDATE SET seq = excluded.seq,
     used_gpu_ms = excluded.used_gpu_ms, from_ms = excluded.from_ms, to_ms = excluded.to_ms, posted_until_ms = excluded.posted_until_ms,
     final = excluded.final, event = excluded.event
 
+-- name: add_placed
+INSERT INTO placed (attempt, cluster, first_replica, replicas, node, submitter)
+SELECT * FROM unnest($1::text[], $2::text[], $3::int[], $4::int[], $5::text[], $6::text[])
+
 -- name: add_postings
 -- No ON CONFLICT: an instant that is posted twice is a broken invariant, not something to pass over.
 INSERT INTO posting (cluster, attempt, replica, epoch, from_ms, to_ms, gpus, debit_account, credit_account, amount_gpu_ms, event)
@@ -62,9 +66,10 @@ ON CONFLICT (cluster, what, code) DO UPDATE SET sentence = excluded.sentence, ex
 INSERT INTO cluster (cluster) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING
 
 -- name: add_steps
-INSERT INTO node_step (cluster, node, at_ms, seq, installed, healthy)
-SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::int[], $6::int[])
-ON CONFLICT (cluster, node, at_ms) DO UPDATE SET seq = excluded.seq, installed = excluded.installed, healthy = excluded.healthy
+INSERT INTO node_step (cluster, node, at_ms, seq, installed, healthy, gpu_model)
+SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::int[], $6::int[], $7::text[])
+ON CONFLICT (cluster, node, at_ms) DO UPDATE SET seq = excluded.seq, installed = excluded.installed, healthy = excluded.healthy,
+    gpu_model = excluded.gpu_model
 WHERE excluded.seq > node_step.seq
 
 -- name: steps

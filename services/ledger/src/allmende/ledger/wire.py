@@ -47,7 +47,8 @@ def fact(event: str, body: JobGranted | AttemptStarted | AttemptProtected | Atte
         case JobGranted():
             replicas = sum(placed.replicas for placed in body.placement)
             grant = Grant(body.job, body.budget, body.gpus_per_replica, replicas, body.slice_ms, body.granted_at_ms, body.grant_seq)
-            return Granted(event, body.cluster, body.attempt, grant)
+            nodes = tuple((placed.node, placed.replicas) for placed in body.placement)
+            return Granted(event, body.cluster, body.attempt, grant, body.user, nodes)
         case AttemptStarted():
             return Started(event, body.cluster, body.attempt, body.started_at_ms)
         case AttemptProtected():
@@ -58,7 +59,7 @@ def fact(event: str, body: JobGranted | AttemptStarted | AttemptProtected | Atte
 
 def step(body: NodeReported) -> NodeStep:
     """A node's report."""
-    return NodeStep(body.cluster, body.node, body.at_ms, body.seq, body.installed_gpus, body.healthy_gpus)
+    return NodeStep(body.cluster, body.node, body.at_ms, body.seq, body.installed_gpus, body.healthy_gpus, body.gpu_model)
 
 
 def revision(body: RevisionComplete) -> Revision:

@@ -13,7 +13,20 @@ from allmende.cli.commands.cluster import ClusterOption
 from allmende.cli.errors import CommandFailed, Exit
 from allmende.cli.session import JsonOption, LabOption, Session
 from allmende.proto import subjects
-from allmende.proto.reports import StatementLine, StatementPage, StatementQuery, UsageMark, UsagePage, UsageQuery, UsageRow
+from allmende.proto.reports import (
+    StatementLine,
+    StatementPage,
+    StatementQuery,
+    UsageByMark,
+    UsageByPage,
+    UsageByQuery,
+    UsageByRow,
+    UsageMark,
+    UsagePage,
+    UsageQuery,
+    UsageRow,
+    UsageSide,
+)
 from allmende.proto.units import DAY_MS, HOUR_MS, MINUTE_MS, Ms, parse_duration
 
 app = typer.Typer(help="What was charged: statements of budgets, and usage by budget and time.", no_args_is_help=True)
@@ -38,6 +51,14 @@ class By(StrEnum):
     hour = "hour"
     day = "day"
     all = "all"
+
+
+class Of(StrEnum):
+    """Whose usage."""
+
+    budget = "budget"
+    user = "user"
+    gpu_model = "gpu-model"
 
 
 class Span(Struct, frozen=True):
@@ -74,6 +95,7 @@ def statement(
 @app.command()
 def usage(
     by: Annotated[By, typer.Option(help="The steps of time.")] = By.day,
+    of: Annotated[Of, typer.Option(help="Whose: of budgets, of users, or of the models of GPUs.")] = Of.budget,
     cluster: ClusterOption = None,
     last: LastOption = "7d",
     from_: FromOption = None,
@@ -82,16 +104,23 @@ def usage(
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
 ) -> None:
-    """Show who was charged how much of a cluster, by step of time; unallocated use is a row of its own."""
+    """Show who used how much of a cluster, by step of time: budgets, users, or models of GPUs; unallocated use stands by itself."""
 
     async def work() -> None:
         async with session.opened(lab) as opened:
             edge_ms = {By.hour: HOUR_MS, By.day: DAY_MS, By.all: EDGE_MS}[by]
             span = _span(last, from_, until, opened.now_ms(), edge_ms)
             step_ms = span.to_ms - span.from_ms if by is By.all else edge_ms
-            query = UsageQuery(cluster=opened.one_cluster(cluster), from_ms=span.from_ms, to_ms=span.to_ms, step_ms=step_ms)
-            whole = await whole_usage(opened, query)
-            _print(whole, usage_csv(whole), _usage_table(whole, span), as_json, as_csv)
+            chosen = opened.one_cluster(cluster)
+            if of is Of.budget:
+                query = UsageQuery(cluster=chosen, from_ms=span.from_ms, to_ms=span.to_ms, step_ms=step_ms)
+                whole = await whole_usage(opened, query)
+                _print(whole, usage_csv(whole), _usage_table(whole, span), as_json, as_csv)
+                return
+            side: UsageSide = "user" if of is Of.user else "gpu_model"
+            asked = UsageByQuery(cluster=chosen, by=side, from_ms=span.from_ms, to_ms=span.to_ms, step_ms=step_ms)
+            told = await whole_usage_by(opened, asked)
+            _print(told, usage_by_csv(told), _usage_by_table(told, span), as_json, as_csv)
 
     _check_forms(as_json, as_csv)
     session.run(work())
@@ -131,6 +160,18 @@ async def whole_usage(opened: Session, query: UsageQuery) -> UsagePage:
             return replace(page, rows=tuple(rows))
 
 
+async def whole_usage_by(opened: Session, query: UsageByQuery) -> UsageByPage:
+    """All pages; each is of its own instant."""
+    rows: list[UsageByRow] = []
+    after: UsageByMark | None = None
+    while True:
+        page = await opened.ask(subjects.USAGE_BY, replace(query, after=after), UsageByPage)
+        rows += page.rows
+        after = page.next_after
+        if after is None:
+            return replace(page, rows=tuple(rows))
+
+
 def statement_csv(whole: StatementPage) -> str:
     """Opening, attempts and closing as rows; what the attempts were charged is the difference of the two."""
     columns = ("row", "attempt", "job", "gpus", "granted_at_ms", "ended_at_ms", "outcome", "charged_gpu_ms", "held_gpu_ms")
@@ -149,6 +190,12 @@ def usage_csv(whole: UsagePage) -> str:
     return render.comma_separated(
         ("from_ms", "budget", "gpu_ms"), [(each.from_ms, each.budget, each.gpu_ms) for each in whole.rows]
     )
+
+
+def usage_by_csv(whole: UsageByPage) -> str:
+    """One row a step and user or model; an empty name is not known."""
+    rows = [(each.from_ms, each.name, each.allocated_gpu_ms, each.unallocated_gpu_ms) for each in whole.rows]
+    return render.comma_separated(("from_ms", whole.by, "allocated_gpu_ms", "unallocated_gpu_ms"), rows)
 
 
 def _statement_table(whole: StatementPage, span: Span) -> RenderableType:
@@ -176,6 +223,24 @@ def _usage_table(whole: UsagePage, span: Span) -> RenderableType:
     rows = [(instants.show(each.from_ms), each.budget or "unallocated", render.gpu_hours(each.gpu_ms)) for each in whole.rows]
     total = ("in all", "", render.gpu_hours(sum(each.gpu_ms for each in whole.rows)))
     return render.table(title, ("FROM", "BUDGET", "GPU-H#"), [*rows, total])
+
+
+def _usage_by_table(whole: UsageByPage, span: Span) -> RenderableType:
+    title = f"{whole.cluster}: held, {instants.show(span.from_ms)} to {instants.show(span.to_ms)}"
+    rows = [
+        (
+            instants.show(each.from_ms),
+            each.name or "not known",
+            render.gpu_hours(each.allocated_gpu_ms),
+            render.gpu_hours(each.unallocated_gpu_ms),
+        )
+        for each in whole.rows
+    ]
+    allocated = sum(each.allocated_gpu_ms for each in whole.rows)
+    unallocated = sum(each.unallocated_gpu_ms for each in whole.rows)
+    total = ("in all", "", render.gpu_hours(allocated), render.gpu_hours(unallocated))
+    name = "USER" if whole.by == "user" else "GPU MODEL"
+    return render.table(title, ("FROM", name, "ALLOCATED GPU-H#", "UNALLOCATED GPU-H#"), [*rows, total])
 
 
 def _span(last: str, from_: str | None, until: str | None, now_ms: Ms, edge_ms: Ms) -> Span:

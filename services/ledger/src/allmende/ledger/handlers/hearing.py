@@ -15,7 +15,7 @@ from allmende.ledger.handlers.rounds import Rounds
 from allmende.ledger.handlers.tree import read_in
 from allmende.ledger.model import Attempt, AttemptKey, Ended, Fact, Fault, Limits, NodeStep, Reading
 from allmende.ledger.ports import Bookings, Trees
-from allmende.ledger.rules.attempts import Learnt, clock_off, learn
+from allmende.ledger.rules.attempts import Learnt, clock_off, first_grants, learn
 from allmende.ledger.rules.capacity import believed
 from allmende.ledger.rules.posting import Entries, Loaded, completed, post
 from allmende.ledger.rules.tree import Revision
@@ -114,6 +114,7 @@ class Hearing:
         strangers = {(each.cluster, each.attempt) for each in entries.counters} - learnt.attempts.keys()
         changed = [learnt.attempts[key] for key in learnt.changed]
         await self._store.save_attempts(tx, [*changed, *(Attempt(*key) for key in strangers)])
+        await self._store.add_placed(tx, first_grants(known, heard.facts))
         await self._store.save_counters(tx, entries.counters)
         await self._store.add_postings(tx, entries.postings, entries.buckets)
         confirmed = await self._complete(tx, learnt, heard, entries)

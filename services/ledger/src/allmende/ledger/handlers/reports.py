@@ -2,7 +2,7 @@
 
 from allmende.chassis.db import Database
 from allmende.chassis.ports import Clock
-from allmende.ledger.model import BUCKET_MS, Charged, Used
+from allmende.ledger.model import BUCKET_MS, Charged, Part, Used
 from allmende.ledger.ports import ReportReadings
 from allmende.ledger.rules.reports import state
 from allmende.proto.envelope import Refusal
@@ -10,6 +10,10 @@ from allmende.proto.reports import (
     StatementLine,
     StatementPage,
     StatementQuery,
+    UsageByMark,
+    UsageByPage,
+    UsageByQuery,
+    UsageByRow,
     UsageMark,
     UsagePage,
     UsageQuery,
@@ -17,9 +21,12 @@ from allmende.proto.reports import (
 )
 from allmende.proto.units import Ms
 
-# A reply must fit one message of 64 KiB. With the longest names and numbers a line has 320 bytes, a row 150.
+# A reply must fit one message of 64 KiB. With the longest names and numbers a line has 320 bytes, a row 150, a part 180.
 LINES_MAX = 120
 ROWS_MAX = 350
+PARTS_MAX = 300
+# Users and models are not kept by bucket: every attempt of the span is cut at every edge. 41 days of hours.
+CUTS_MAX = 1_000
 
 
 class Reports:
@@ -65,11 +72,7 @@ class Reports:
         Raises:
             Refusal: `empty_span`, `unknown_cluster`; `not_on_an_edge`: an instant or the step is no multiple of 5 minutes.
         """
-        _check_span(query.from_ms, query.to_ms)
-        for name, value in (("from_ms", query.from_ms), ("to_ms", query.to_ms), ("step_ms", query.step_ms)):
-            if value % BUCKET_MS:
-                nearest = max(BUCKET_MS, value - value % BUCKET_MS)
-                raise Refusal("not_on_an_edge", f"usage is kept in steps of 5 minutes: {name} may be {nearest}, not {value}")
+        _check_steps(query)
         async with self._db.reading() as connection:
             if not await self._store.has_cluster(connection, query.cluster):
                 raise _unknown_cluster(query.cluster)
@@ -81,6 +84,31 @@ class Reports:
             as_of_ms=self._clock.now_ms(),
             rows=tuple(_row(each) for each in page),
             next_after=None if last is None else UsageMark(from_ms=last.from_ms, budget=last.budget),
+        )
+
+    async def usage_by(self, caller: str, query: UsageByQuery) -> UsageByPage:
+        """What each user, or the GPUs of each model, held by step, up to 300 rows a reply. The last step ends at `to_ms`.
+
+        Raises:
+            Refusal: as `usage`; `too_many_steps`: more than 1,000.
+        """
+        _check_steps(query)
+        cuts = -(-(query.to_ms - query.from_ms) // query.step_ms)
+        if cuts > CUTS_MAX:
+            sentence = f"{cuts} steps are more than {CUTS_MAX} at once: ask for longer steps or a shorter span"
+            raise Refusal("too_many_steps", sentence)
+        async with self._db.reading() as connection:
+            if not await self._store.has_cluster(connection, query.cluster):
+                raise _unknown_cluster(query.cluster)
+            parts = await self._store.used_by(connection, query, PARTS_MAX + 1)
+        page = parts[:PARTS_MAX]
+        last = page[-1] if len(parts) > len(page) else None
+        return UsageByPage(
+            cluster=query.cluster,
+            by=query.by,
+            as_of_ms=self._clock.now_ms(),
+            rows=tuple(_part(each) for each in page),
+            next_after=None if last is None else UsageByMark(from_ms=last.from_ms, name=last.name),
         )
 
 
@@ -99,6 +127,23 @@ def _line(each: Charged) -> StatementLine:
 
 def _row(each: Used) -> UsageRow:
     return UsageRow(from_ms=each.from_ms, budget=each.budget, gpu_ms=each.gpu_ms)
+
+
+def _part(each: Part) -> UsageByRow:
+    return UsageByRow(
+        from_ms=each.from_ms,
+        name=each.name,
+        allocated_gpu_ms=each.allocated_gpu_ms,
+        unallocated_gpu_ms=each.unallocated_gpu_ms,
+    )
+
+
+def _check_steps(query: UsageQuery | UsageByQuery) -> None:
+    _check_span(query.from_ms, query.to_ms)
+    for name, value in (("from_ms", query.from_ms), ("to_ms", query.to_ms), ("step_ms", query.step_ms)):
+        if value % BUCKET_MS:
+            nearest = max(BUCKET_MS, value - value % BUCKET_MS)
+            raise Refusal("not_on_an_edge", f"usage is kept in steps of 5 minutes: {name} may be {nearest}, not {value}")
 
 
 def _check_span(from_ms: Ms, to_ms: Ms) -> None:

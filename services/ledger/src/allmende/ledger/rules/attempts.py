@@ -43,6 +43,16 @@ def learn(known: Mapping[AttemptKey, Attempt], facts: Iterable[Fact]) -> Learnt:
     return Learnt(attempts, frozenset(changed), frozenset(priced), tuple(faults))
 
 
+def first_grants(known: Mapping[AttemptKey, Attempt], facts: Iterable[Fact]) -> tuple[Granted, ...]:
+    """The grants that stand: of each attempt that had none the first one, as `learn` takes it."""
+    first: dict[AttemptKey, Granted] = {}
+    for fact in facts:
+        key = (fact.cluster, fact.attempt)
+        if isinstance(fact, Granted) and (key not in known or known[key].grant is None):
+            first.setdefault(key, fact)
+    return tuple(first.values())
+
+
 def _after(attempt: Attempt, fact: Fact) -> Attempt | Fault:
     match fact:
         case Granted():

@@ -3,13 +3,13 @@
 Whoever writes a cluster's rows holds its lock, so what was read stays true until the commit, with any number of replicas.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from asyncpg import Record
 
 from allmende.chassis.db import Transaction, load_queries
-from allmende.ledger.model import Attempt, AttemptKey, Counter, Fault, Grant, NodeStep, Posting, ReplicaKey
+from allmende.ledger.model import Attempt, AttemptKey, Counter, Fault, Grant, Granted, NodeStep, Posting, ReplicaKey
 from allmende.ledger.rules.posting import BucketKey
 from allmende.proto.units import GpuMs, Ms
 
@@ -63,6 +63,12 @@ class BookingStore:
         if rows:
             await tx.connection.execute(_SQL["save_attempts"], *_columns(rows, 14))
 
+    async def add_placed(self, tx: Transaction, grants: Iterable[Granted]) -> None:
+        """Keep who submitted newly granted attempts and on which nodes their replicas are. The attempts are saved before."""
+        rows = [row for grant in grants for row in _placed(grant)]
+        if rows:
+            await tx.connection.execute(_SQL["add_placed"], *_columns(rows, 6))
+
     async def save_counters(self, tx: Transaction, counters: Sequence[Counter]) -> None:
         """Write counters as they now stand."""
         if counters:
@@ -97,7 +103,14 @@ class BookingStore:
         newest: dict[tuple[str, str, Ms], NodeStep] = {}
         for step in sorted(steps, key=lambda each: each.seq):
             newest[step.cluster, step.node, step.at_ms] = step
-        await tx.connection.execute(_SQL["add_steps"], *_columns([newest[key] for key in sorted(newest)], 6))
+        await tx.connection.execute(_SQL["add_steps"], *_columns([newest[key] for key in sorted(newest)], 7))
+
+
+def _placed(grant: Granted) -> Iterator[tuple[Any, ...]]:
+    first = 0
+    for node, replicas in grant.nodes:
+        yield grant.attempt, grant.cluster, first, replicas, node, grant.user
+        first += replicas
 
 
 def _attempt(row: Record) -> Attempt:

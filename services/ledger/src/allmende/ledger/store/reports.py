@@ -3,9 +3,9 @@
 from asyncpg import Record
 
 from allmende.chassis.db import Connection, load_queries
-from allmende.ledger.model import BudgetKnown, Charged, Live, Used
+from allmende.ledger.model import BudgetKnown, Charged, Live, Part, Used
 from allmende.ledger.rules.standings import hold_of
-from allmende.proto.reports import UsageQuery
+from allmende.proto.reports import UsageByQuery, UsageQuery
 from allmende.proto.units import Ms
 
 _SQL = load_queries("allmende.ledger", "reports.sql")
@@ -35,6 +35,13 @@ class ReportStore:
         after = (-1, "") if query.after is None else (query.after.from_ms, query.after.budget or "")
         rows = await connection.fetch(_SQL["used"], query.cluster, query.from_ms, query.to_ms, query.step_ms, *after, limit)
         return [Used(row["step_ms"], row["budget"] or None, row["gpu_ms"]) for row in rows]
+
+    async def used_by(self, connection: Connection, query: UsageByQuery, limit: int) -> list[Part]:
+        """Usage by step and user or GPU model, those that are not known first."""
+        after = (-1, "") if query.after is None else (query.after.from_ms, query.after.name or "")
+        span = (query.from_ms, query.to_ms, query.step_ms)
+        rows = await connection.fetch(_SQL["used_by"], query.cluster, *span, query.by == "user", *after, limit)
+        return [Part(row["step_ms"], row["name"] or None, row["allocated_gpu_ms"], row["unallocated_gpu_ms"]) for row in rows]
 
 
 def _charged(row: Record) -> Charged:
