@@ -2,7 +2,7 @@
 
 import typer
 
-from allmende.cli.commands import budgets, cluster, elsewhere, faults, jobs, ledger, nodes, policies, run, submit
+from allmende.cli.commands import budgets, cluster, elsewhere, faults, jobs, ledger, nodes, policies, proposals, run, submit
 from allmende.cli.demo.command import demo
 from allmende.cli.lab.command import up
 
@@ -30,6 +30,7 @@ app.command()(jobs.cancel)
 app.command()(jobs.hold)
 app.command()(jobs.release)
 app.command()(jobs.change)
+proposals.add_to(budgets.app)
 app.add_typer(budgets.app, name="budgets")
 app.add_typer(policies.app, name="policy")
 app.command()(cluster.standings)

@@ -25,7 +25,7 @@ def standings(
             chosen = opened.one_cluster(cluster)
 
             async def fetch() -> tuple[Struct, RenderableType]:
-                reply = await _all_standings(opened, chosen)
+                reply = await all_standings(opened, chosen)
                 return reply, _standings_table(reply)
 
             await session.repeatedly(fetch, as_json, watch)
@@ -33,7 +33,7 @@ def standings(
     session.run(work())
 
 
-async def _all_standings(opened: Session, cluster: str) -> StandingsReply:
+async def all_standings(opened: Session, cluster: str) -> StandingsReply:
     """All pieces; the figures beside the rows are those of the last piece."""
     found: list[UsageStanding] = []
     after: str | None = None

@@ -1,0 +1,165 @@
+"""A share is asked for at the command line and answered there, beside the figures. One lab; the tests run in their order."""
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from allmende.cli.commands import proposals
+from allmende.cli.commands.tree import WholeTree
+from allmende.cli.errors import CommandFailed, Exit
+from allmende.proto.budget import Rejected
+from allmende.proto.message import Problem
+from allmende.proto.proposals import Proposal, ProposalReply, ShareProposed
+from tests.budget.builders import tree
+from tests.cli.terminal import Terminal
+
+FILE = """
+[lab]
+[lab.vision]
+share = "35%"
+managers = ["mia"]
+[lab.vision.detection]
+share = "35%"
+members = ["ada"]
+[lab.vision.tracking]
+share = "60%"
+members = ["bob"]
+[lab.tools]
+share = "40%"
+"""
+
+
+@pytest.fixture(scope="module")
+def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
+    folder = tmp_path_factory.mktemp("proposals")
+    file = folder / "tree.toml"
+    file.write_text(FILE)
+    terminal = Terminal(folder / "lab")
+    try:
+        terminal.up("--people", "ada", "--people", "bob", "--people", "mia", "--gpus", "16", "--budgets", str(file))
+        yield terminal
+    finally:
+        terminal.kill_all()
+
+
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+
+
+def asked(terminal: Terminal, user: str, budget: str, share: str) -> str:
+    said = terminal.type("budgets", "propose", budget, "--share", share, "--text", "a larger set", "--json", user=user)
+    assert said.code == 0, said
+    return str(said.json["proposed"]["proposal"])
+
+
+@needs_linux
+@pytest.mark.timeout(120)
+def test_asked_seen_beside_the_figures_and_given(terminal: Terminal) -> None:
+    refused = terminal.type("budgets", "propose", "detection", "--share", "41%", "--text", "mine", user="bob")
+    assert (refused.code, "may not ask for 'detection'" in refused.err, "[not_concerned]" in refused.err) == (1, True, True)
+    one = asked(terminal, "ada", "detection", "41%")
+    (seen,) = terminal.type("budgets", "proposals", "--to-decide", "--json", user="mia").json["proposals"]
+    assert seen["proposal"]["proposed"]["proposal"] == one
+    assert (seen["share_now_ppm"], seen["left_over_ppm"], seen["left_over_after_ppm"]) == (350_000, 50_000, -10_000)
+    table = terminal.type("budgets", "proposals", "--to-decide", user="mia")
+    assert [word in table.out for word in (one[-8:], "35%", "41%", "5%", "ada", "a larger set")] == [True] * 6, table
+    full = terminal.type("budgets", "proposals", one[-8:], user="mia")
+    assert "left over: 5%, with what is asked -1%" in full.out
+    assert "tracking: 60%" in full.out
+    assert "GPU-h of" in full.out
+    no_room = terminal.type("budgets", "accept", one[-8:], user="mia")
+    assert (no_room.code, "[shares_exceed_parent]" in no_room.err) == (1, True)
+    given = terminal.type("budgets", "accept", one[-8:], "tracking=59%", "--reason", "until May", user="mia")
+    assert given.out.startswith("accepted: revision 2 is in force\n"), given
+    assert "left over: 0%" in given.out
+    shares = {each["budget"]: each.get("share_ppm") for each in terminal.type("budgets", "--json").json["budgets"]}
+    assert (shares["detection"], shares["tracking"]) == (410_000, 590_000)
+
+
+@needs_linux
+@pytest.mark.timeout(120)
+def test_declined_taken_back_and_listed_for_ever(terminal: Terminal) -> None:
+    one = asked(terminal, "ada", "detection", "50%")
+    again = terminal.type("budgets", "propose", "detection", "--share", "51%", "--text", "more", user="ada")
+    assert (again.code, "[proposal_open]" in again.err) == (1, True)
+    assert terminal.type("budgets", "decline", one[-8:], "--reason", "no room before May", user="mia").code == 0
+    late = terminal.type("budgets", "accept", one, user="mia")
+    assert (late.code, "was declined by 'mia' before: no room before May" in late.err) == (1, True)
+    two = asked(terminal, "ada", "detection", "45%")
+    assert terminal.type("budgets", "take-back", two[-8:], user="ada").code == 0
+    assert terminal.type("budgets", "proposals").out.strip() == "nobody asks for a share"
+    mine = terminal.type("budgets", "proposals", "--mine", user="ada").out
+    assert [word in mine for word in ("accepted", "declined", "withdrawn", "mia: no room before May")] == [True] * 4, mine
+    unknown = terminal.type("budgets", "accept", "zzzz", user="mia")
+    assert (unknown.code, "there is no proposal 'zzzz'" in unknown.err) == (1, True)
+
+
+@needs_linux
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("propose", "detection", "--share", "41", "--text", "x"), "41% if that is meant"),
+        (("accept", "0gtfa2zz", "tracking"), "is not NAME=SHARE"),
+        (("accept", "ab", "tracking=1%"), "four of its last letters"),
+        (("proposals", "--budget", "a.b"), "is not a name"),
+    ],
+)
+def test_what_is_typed_wrong_is_told(terminal: Terminal, words: tuple[str, ...], sentence: str) -> None:
+    said = terminal.type("budgets", *words, user="ada")
+    assert (said.code, sentence in said.err) == (2, True), said
+
+
+# ------------------------------------------------------------------------------------------------------------------- the figures
+
+TREE = tree("lab", "d < lab 35%", "u < lab", "x < d 20%", "y < d 70%", "v < u 15%", "w < u")
+
+
+@pytest.mark.parametrize(("parent", "left"), [("lab", 500_000), ("u", 500_000), ("d", 100_000), ("x", 1_000_000), ("ghost", None)])
+def test_what_is_left_over_of_a_parent(parent: str, left: int | None) -> None:
+    assert proposals.left_over({row.budget: row for row in TREE}, parent) == left
+
+
+def wish(name: str, parent: str, share: int) -> Proposal:
+    asked_for = ShareProposed(
+        proposal="0" * 26,
+        budget=name,
+        parent=parent,
+        author="ada",
+        share_ppm=share,
+        share_before_ppm=None,
+        text="why",
+        proposed_at_ms=0,
+        tree_revision=1,
+        managers=(),
+    )
+    return Proposal(number=1, proposed=asked_for)
+
+
+def test_what_is_unknown_is_not_zero() -> None:
+    whole = WholeTree(revision=3, author="ada", reason="", budgets=TREE)
+    unset = proposals.beside(wish("w", "u", 100_000), whole, ())
+    assert (unset.share_now_ppm, unset.left_over_ppm, unset.left_over_after_ppm) == (None, 500_000, 400_000)
+    gone = proposals.beside(wish("ghost", "void", 1), whole, ())
+    assert (gone.share_now_ppm, gone.left_over_ppm, gone.left_over_after_ppm, gone.siblings) == (None, None, None, ())
+
+
+async def test_a_silent_ledger_hides_no_proposal() -> None:
+    class Silent:
+        """In a session's stead: nobody answers."""
+
+        place = type("Place", (), {"clusters": ("c1",)})
+
+        async def ask(self, *_of: object) -> None:
+            raise CommandFailed(Exit.UNREACHABLE, "silence")
+
+    silent: Any = Silent()
+    assert await proposals._standings(silent) == {}
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [("stale_revision", Exit.STALE), ("other_share", Exit.REFUSED)])
+def test_a_tree_that_changed_has_an_exit_code_of_its_own(code: str, exit_code: Exit) -> None:
+    refused = ProposalReply(rejected=Rejected(revision=5, faults=(Problem(code=code, sentence=f"{code}!"),)))
+    with pytest.raises(CommandFailed, match=f"nothing was changed: {code}!") as failed:
+        proposals._proposal(refused)
+    assert failed.value.exit_code == exit_code
