@@ -45,3 +45,12 @@ def test_every_refusal_of_a_write_is_named_to_the_operator() -> None:
 
 def test_every_key_of_a_table_is_explained() -> None:
     assert sorted(name for name in RESERVED_NAMES if f"| `{name}` |" not in GUIDE) == []
+
+
+def test_every_refusal_of_a_proposal_is_explained_to_people() -> None:
+    guide = (ROOT / "docs" / "guides" / "proposals.md").read_text(encoding="utf-8")
+    below = "services/budget/src/allmende/budget"
+    found = codes(f"{below}/rules/proposals.py") | codes(f"{below}/handlers/proposals.py")
+    assert len(found) > 8
+    # What a command cannot send: the file's guide and the command's own help say it.
+    assert sorted(code for code in found - {"unknown_budget", "reason_missing"} if f"`{code}`" not in guide) == []
