@@ -159,6 +159,10 @@ def test_what_the_ledger_tells(terminal: Terminal) -> None:
     assert terminal.type("ledger", "usage", "--of", "user", "--csv").out.startswith("from_ms,user,allocated_gpu_ms,")
     assert terminal.type("ledger", "usage", "--of", "gpu-model", "--json").json["by"] == "gpu_model"
     assert "GPU MODEL" in terminal.type("ledger", "usage", "--of", "gpu-model").out
+    verified = terminal.type("ledger", "verify", "--json")
+    assert (verified.code, verified.json["found"], verified.json["differences"]) == (0, 0, [])
+    assert "0 differences" in terminal.type("ledger", "verify").out
+    assert terminal.type("ledger", "verify", "--csv").out == "what,of,at_ms,recomputed,kept\n"
     inner = terminal.type("ledger", "statement", "lab")
     assert (inner.code, "[has_budgets_below]" in inner.err) == (1, True)
     odd = terminal.type("ledger", "usage", "--from", "2026-11-01T00:01Z", "--until", "2026-11-02T00:00Z")

@@ -1,4 +1,4 @@
-"""What the ledger reports to people: the statement of a budget, and usage by time and budget, user or GPU model.
+"""What the ledger reports to people: statements, usage by time and budget, user or GPU model, and whether the books agree.
 
 Amounts are exact GPU-milliseconds. Never carries what a job runs.
 """
@@ -8,6 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec import Meta, Struct
 
 from allmende.proto.ids import Id, Name
+from allmende.proto.message import Text
 from allmende.proto.units import DAY_MS, Amount, GpuCount, Instant
 
 
@@ -129,3 +130,48 @@ class UsageByPage(Struct, frozen=True, kw_only=True):
     as_of_ms: Instant
     rows: tuple[UsageByRow, ...]
     next_after: UsageByMark | None = None
+
+
+class VerifyQuery(Struct, frozen=True, kw_only=True):
+    """Ask whether a cluster's books agree from `from_ms` on, a day a reply. `to_ms` unset: up to now.
+
+    Both are multiples of 5 minutes. `offset`: how many of that day's differences are known already.
+    """
+
+    cluster: Name
+    from_ms: Instant = 0
+    to_ms: Instant | None = None
+    offset: Annotated[int, Meta(ge=0)] = 0
+
+
+class Difference(Struct, frozen=True, kw_only=True):
+    """One thing that does not agree: computed anew it is `recomputed`, in the books it is `kept`.
+
+    `bucket`: a sum of postings, in GPU-ms. `interval`: what is posted of a counter, in ms. `terms`: the GPUs of a posting.
+    `conservation`: GPU-ms in use against those available.
+    """
+
+    what: Literal["bucket", "interval", "terms", "conservation"]
+    of: Text
+    at_ms: Instant
+    recomputed: int
+    kept: int
+    sentence: Text
+
+
+class VerifyPage(Struct, frozen=True, kw_only=True):
+    """What was verified: `[from_ms, to_ms)`, which begins where the books do. `found` counts all differences of it, listed or not.
+
+    Conservation is not judged in buckets of which the capacity is not known. `next_from_ms` unset: this was the last piece.
+    """
+
+    cluster: Name
+    as_of_ms: Instant
+    from_ms: Instant
+    to_ms: Instant
+    postings: int
+    buckets: int
+    buckets_of_unknown_capacity: int
+    found: int
+    differences: tuple[Difference, ...]
+    next_from_ms: Instant | None = None

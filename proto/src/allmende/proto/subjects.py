@@ -209,6 +209,7 @@ FAULTS = _ask("ledger", "faults", ledger.FaultsQuery, ledger.FaultsPage)
 STATEMENT = _ask("ledger", "statement", reports.StatementQuery, reports.StatementPage)
 USAGE = _ask("ledger", "usage", reports.UsageQuery, reports.UsagePage)
 USAGE_BY = _ask("ledger", "usage_by", reports.UsageByQuery, reports.UsageByPage)
+VERIFY = _ask("ledger", "verify", reports.VerifyQuery, reports.VerifyPage)
 QUEUE = _ask("admission", "queue", admission.QueueQuery, admission.QueuePage)
 JOBS = _ask("admission", "jobs", admission.JobsQuery, admission.JobsPage)
 WHY = _ask("admission", "why", admission.WhyQuery, admission.WhyReply)
@@ -259,6 +260,7 @@ REQUESTS: tuple[Request, ...] = (
     STATEMENT,
     USAGE,
     USAGE_BY,
+    VERIFY,
     QUEUE,
     JOBS,
     WHY,

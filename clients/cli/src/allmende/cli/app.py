@@ -2,7 +2,20 @@
 
 import typer
 
-from allmende.cli.commands import budgets, cluster, elsewhere, faults, jobs, ledger, nodes, policies, proposals, run, submit
+from allmende.cli.commands import (
+    budgets,
+    cluster,
+    elsewhere,
+    faults,
+    jobs,
+    ledger,
+    ledger_verify,
+    nodes,
+    policies,
+    proposals,
+    run,
+    submit,
+)
 from allmende.cli.demo.command import demo
 from allmende.cli.lab.command import up
 
@@ -35,6 +48,7 @@ app.add_typer(budgets.app, name="budgets")
 app.add_typer(policies.app, name="policy")
 app.command()(cluster.standings)
 app.command()(faults.faults)
+ledger.app.command()(ledger_verify.verify)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(nodes.app, name="nodes")
 app.command(context_settings=elsewhere.UNREAD, add_help_option=False)(elsewhere.simulate)

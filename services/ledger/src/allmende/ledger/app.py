@@ -8,10 +8,12 @@ from allmende.ledger.handlers.answers import Answers
 from allmende.ledger.handlers.hearing import Hearing
 from allmende.ledger.handlers.reports import Reports
 from allmende.ledger.handlers.rounds import Rounds
+from allmende.ledger.handlers.verify import Verification
 from allmende.ledger.store.booking import BookingStore
 from allmende.ledger.store.reading import ReadingStore
 from allmende.ledger.store.reports import ReportStore
 from allmende.ledger.store.tree import TreeStore
+from allmende.ledger.store.verify import VerifyStore
 from allmende.proto import subjects
 from allmende.proto.streams import consumers_of
 
@@ -44,6 +46,7 @@ async def run(chassis: Chassis, settings: Settings) -> None:
     )
     answers = Answers(chassis.db, readings, rounds, chassis.clock, silence_ms=settings.silence_ms)
     reports = Reports(chassis.db, ReportStore(), chassis.clock)
+    verification = Verification(chassis.db, VerifyStore(), readings, chassis.clock)
     endpoints = [
         endpoint(subjects.STANDINGS, answers.standings),
         endpoint(subjects.POSTINGS, answers.postings),
@@ -53,6 +56,7 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         endpoint(subjects.STATEMENT, reports.statement),
         endpoint(subjects.USAGE, reports.usage),
         endpoint(subjects.USAGE_BY, reports.usage_by),
+        endpoint(subjects.VERIFY, verification.verify),
     ]
     async with chassis.answering("ledger", VERSION, endpoints):
         await worker.run()

@@ -30,6 +30,7 @@ from allmende.ledger.rules.books import Steps
 from allmende.ledger.rules.posting import BucketKey
 from allmende.ledger.rules.standings import Charges, Era, Tree, Window
 from allmende.ledger.rules.tree import Revision, Succession
+from allmende.ledger.rules.verifying import Bucket, Interval, Terms
 from allmende.proto.budget import Budget, BudgetChanged
 from allmende.proto.reports import UsageByQuery, UsageQuery
 from allmende.proto.units import GpuMs, Ms
@@ -166,3 +167,22 @@ class ReportReadings(Protocol):
 
     async def used_by(self, connection: Connection, query: UsageByQuery, limit: int) -> list[Part]:
         """Usage by step and user or GPU model, those that are not known first."""
+
+
+class Verifying(Protocol):
+    """Reads for the verification of the books: of every kind what does not agree."""
+
+    async def begin_ms(self, connection: Connection, cluster: str) -> Ms | None:
+        """When anything was first kept of a cluster."""
+
+    async def postings(self, connection: Connection, cluster: str, steps: Steps) -> int:
+        """How many postings begin in the steps."""
+
+    async def buckets(self, connection: Connection, cluster: str, steps: Steps) -> list[Bucket]:
+        """Buckets that are not the sum of their postings."""
+
+    async def intervals(self, connection: Connection, cluster: str, steps: Steps) -> list[Interval]:
+        """Counters, of attempts granted in the steps, whose postings do not cover them exactly once."""
+
+    async def terms(self, connection: Connection, cluster: str, steps: Steps) -> list[Terms]:
+        """Postings in the steps that are not on the terms of their attempt's grant."""

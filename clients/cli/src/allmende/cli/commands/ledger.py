@@ -86,9 +86,9 @@ def statement(
             span = _span(last, from_, until, opened.now_ms(), edge_ms=1)
             query = StatementQuery(cluster=opened.one_cluster(cluster), budget=budget, from_ms=span.from_ms, to_ms=span.to_ms)
             whole = await whole_statement(opened, query)
-            _print(whole, statement_csv(whole), _statement_table(whole, span), as_json, as_csv)
+            print_answer(whole, statement_csv(whole), _statement_table(whole, span), as_json, as_csv)
 
-    _check_forms(as_json, as_csv)
+    check_forms(as_json, as_csv)
     session.run(work())
 
 
@@ -115,14 +115,14 @@ def usage(
             if of is Of.budget:
                 query = UsageQuery(cluster=chosen, from_ms=span.from_ms, to_ms=span.to_ms, step_ms=step_ms)
                 whole = await whole_usage(opened, query)
-                _print(whole, usage_csv(whole), _usage_table(whole, span), as_json, as_csv)
+                print_answer(whole, usage_csv(whole), _usage_table(whole, span), as_json, as_csv)
                 return
             side: UsageSide = "user" if of is Of.user else "gpu_model"
             asked = UsageByQuery(cluster=chosen, by=side, from_ms=span.from_ms, to_ms=span.to_ms, step_ms=step_ms)
             told = await whole_usage_by(opened, asked)
-            _print(told, usage_by_csv(told), _usage_by_table(told, span), as_json, as_csv)
+            print_answer(told, usage_by_csv(told), _usage_by_table(told, span), as_json, as_csv)
 
-    _check_forms(as_json, as_csv)
+    check_forms(as_json, as_csv)
     session.run(work())
 
 
@@ -262,12 +262,14 @@ def _length(last: str) -> Ms:
         raise CommandFailed(Exit.USAGE, f"--last: {error}") from None
 
 
-def _check_forms(as_json: bool, as_csv: bool) -> None:
+def check_forms(as_json: bool, as_csv: bool) -> None:
+    """Leave where both forms are asked for."""
     if as_json and as_csv:
         session.fail(CommandFailed(Exit.USAGE, "say --json or --csv, not both"))
 
 
-def _print(value: Struct, separated: str, drawn: RenderableType, as_json: bool, as_csv: bool) -> None:
+def print_answer(value: Struct, separated: str, drawn: RenderableType, as_json: bool, as_csv: bool) -> None:
+    """Print one answer in the form that was asked for."""
     if as_csv:
         typer.echo(separated)
     else:
