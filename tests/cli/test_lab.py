@@ -133,7 +133,7 @@ def test_standings_and_the_tree(terminal: Terminal, tmp_path: Path) -> None:
     standings = terminal.type("standings", "--json").json
     assert {each["budget"] for each in standings["standings"]} == {"lab", "vision", "tools"}
     assert "OWED GPU-H" in terminal.type("standings").out
-    assert "tools, 40% of lab, 40% of everything, 3 members" in terminal.type("budgets").out
+    assert "tools, 40% of lab, 40% of everything, 153.6 GPU-hours a day, 3 members" in terminal.type("budgets").out
     before = terminal.type("budgets", "show", "--json").json["revision"]
     file = tmp_path / "tree.toml"
     file.write_bytes((terminal.folder / "budgets.toml").read_bytes())
@@ -168,6 +168,42 @@ def test_what_the_ledger_tells(terminal: Terminal) -> None:
     odd = terminal.type("ledger", "usage", "--from", "2026-11-01T00:01Z", "--until", "2026-11-02T00:00Z")
     assert (odd.code, "[not_on_an_edge]" in odd.err) == (1, True)
     assert terminal.type("ledger", "usage", "--json", "--csv").code == 2
+
+
+def test_one_budget_is_created_renamed_moved_and_given_people(terminal: Terminal, tmp_path: Path) -> None:
+    before = terminal.type("budgets", "show", "--json").json["revision"]
+    file = tmp_path / "before.toml"
+    assert terminal.type("budgets", "export", str(file)).code == 0
+    assert terminal.type("budgets", "export", str(file)).code == 2
+    why = ("--reason", "a new project")
+    made = terminal.type("budgets", "create", "hands", "--parent", "lab", "--share", "0%", "--manager", "ada", *why)
+    assert made.out == f"revision {before + 1} is in force\nhands: new, 0% of lab\n"
+    assert terminal.type("budgets", "create", "hands", "--parent", "lab", *why).code == 2
+    assert "hands: title 'Hands and eyes'" in terminal.type("budgets", "rename", "hands", "Hands and eyes", *why).out
+    assert "hands: member bob added" in terminal.type("budgets", "people", "hands", "--add-member", "bob", *why, user="ada").out
+    assert terminal.type("budgets", "people", "hands", "--remove-member", "eve", *why).code == 2
+    assert terminal.type("budgets", "create", "fingers", "--parent", "lab", *why).code == 0
+    moved = terminal.type("budgets", "people", "hands", "--remove-member", "bob", *why)
+    assert "hands: member bob removed" in moved.out
+    assert "moved from lab to hands" in terminal.type("budgets", "move", "fingers", "--to", "hands", "--share", "50%", *why).out
+    shown = terminal.type("budgets").out
+    assert "hands (Hands and eyes), 0% of lab, 0% of everything, 0.0 GPU-hours a day, managed by ada" in shown
+    assert "lab, 384.0 GPU-hours a day" in shown
+
+    told = terminal.type("budgets", "history", "--budget", "fingers", "--json").json
+    assert [each["revision"] for each in told["revisions"]] == [before + 6, before + 4]
+    assert f"revision {before + 1}, " in terminal.type("budgets", "history").out
+    assert "hands: new, 0% of lab" in terminal.type("budgets", "diff", str(before)).out
+    assert terminal.type("budgets", "diff", str(before + 6), str(before)).out.splitlines()[1:] == ["fingers: gone", "hands: gone"]
+    late = terminal.type("budgets", "set", "lab", "vision=1%", "tools=1%", "hands=1%", *why, "--expect", str(before))
+    assert (late.code, "hands: new, 0% of lab" in late.err) == (3, True)
+    assert terminal.type("budgets", "export", "--revision", str(before)).out == file.read_text()
+    assert terminal.type("budgets", "export", "--at", "2001-01-01T00:00Z").code == 1
+    assert terminal.type("budgets", "export", "--at", "5h").code == 2
+    back = terminal.type("budgets", "load", str(file), "--reason", "as it was", "--expect", str(before + 6))
+    assert back.code == 0, back
+    verified = terminal.type("budgets", "verify", "--json").json
+    assert verified == {"revisions": before + 7, "differing": []}
 
 
 def test_a_second_up_is_refused(terminal: Terminal) -> None:

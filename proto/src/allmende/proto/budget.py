@@ -53,11 +53,18 @@ class RevisionComplete(Message, frozen=True, kw_only=True):
 
 
 class TreeQuery(Struct, frozen=True, kw_only=True):
-    """Ask for the tree in pieces: budgets in the order of their names, after `after`."""
+    """Ask for the tree in pieces: budgets in the order of their names, after `after`.
+
+    `differs_from`: only budgets that were written in a revision between that one and this one, whichever is the older. They may
+    stand alike in both, where somebody has changed one and changed it back.
+    """
 
     revision: Sequence | None = None
     """Unset: the newest."""
+    at_ms: Instant | None = None
+    """The revision that was in force at an instant; with `revision` unset."""
     after: Name | None = None
+    differs_from: Sequence | None = None
 
 
 class TreePage(Struct, frozen=True, kw_only=True):
@@ -116,12 +123,50 @@ class Committed(Struct, frozen=True, kw_only=True):
     revision: Sequence
 
 
+class BudgetDiff(Struct, frozen=True, kw_only=True):
+    """One budget in two revisions; None where it is not there."""
+
+    budget: Name
+    before: Budget | None
+    after: Budget | None
+
+
 class Rejected(Struct, frozen=True, kw_only=True):
     """A refused write: every fault, not only the first. Nothing was changed."""
 
     revision: Sequence
     """The revision in force."""
     faults: tuple[Problem, ...]
+    changed: tuple[BudgetDiff, ...] = ()
+    """Of a stale write: what others have changed since the revision that its author expected, as much of it as fits."""
+    more_changed: Annotated[int, Meta(ge=0, le=MAX_BUDGETS)] = 0
+    """How many budgets more were changed since."""
+
+
+class RevisionsQuery(Struct, frozen=True, kw_only=True):
+    """Ask for the history: revisions before `before`, newest first; with `budget` only those that changed it."""
+
+    before: Sequence | None = None
+    budget: Name | None = None
+
+
+class RevisionRow(Struct, frozen=True, kw_only=True):
+    """One revision: who made it, when and why. `changed` of its `budgets` differ from the revision before, gone ones included."""
+
+    revision: Sequence
+    effective_from_ms: Instant
+    author: Name
+    reason: Text
+    budgets: Annotated[int, Meta(ge=0, le=MAX_BUDGETS)]
+    changed: Annotated[int, Meta(ge=0, le=2 * MAX_BUDGETS)]
+    digest: Digest
+
+
+class RevisionsPage(Struct, frozen=True, kw_only=True):
+    """Revisions, newest first. `next_before` unset: this was the first of all."""
+
+    revisions: tuple[RevisionRow, ...]
+    next_before: Sequence | None = None
 
 
 class WriteReply(Struct, frozen=True, kw_only=True):

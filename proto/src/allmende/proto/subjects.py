@@ -164,6 +164,7 @@ def _ask(service: Role, verb: str, request: type[Struct], reply: type[Struct]) -
 
 
 TREE = _ask("budget", "tree", budget.TreeQuery, budget.TreePage)
+REVISIONS = _ask("budget", "revisions", budget.RevisionsQuery, budget.RevisionsPage)
 SET_SHARES = Request(
     service="budget", verb="set_shares", request=budget.SetShares, reply=budget.WriteReply, asks=PEOPLE, changes=True
 )
@@ -244,6 +245,7 @@ DRAINS = _ask("preemptor", "drains", preemptor.DrainQuery, preemptor.DrainPage)
 
 REQUESTS: tuple[Request, ...] = (
     TREE,
+    REVISIONS,
     SET_SHARES,
     PUT_BUDGETS,
     LOAD_TREE,

@@ -46,6 +46,7 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         await load_first_tree(handlers, settings.tree_file)
     endpoints = [
         endpoint(subjects.TREE, handlers.tree),
+        endpoint(subjects.REVISIONS, handlers.revisions),
         endpoint(subjects.SET_SHARES, handlers.set_shares),
         endpoint(subjects.PUT_BUDGETS, handlers.put_budgets),
         endpoint(subjects.LOAD_TREE, handlers.load_tree),

@@ -59,6 +59,31 @@ class ProposalFilter(NamedTuple):
     state: State | None
 
 
+class PastRevision(NamedTuple):
+    """A row of the history with the number of budgets that it changed."""
+
+    revision: Revision
+    changed: int
+
+
+class Change(NamedTuple):
+    """One budget in two revisions; None where it is not there."""
+
+    budget: str
+    before: Budget | None
+    after: Budget | None
+
+
+class Since(NamedTuple):
+    """What others have changed since a revision: the first of the budgets, and how many there are in all."""
+
+    changes: Sequence[Change]
+    total: int
+
+
+NOTHING_SINCE = Since((), 0)
+
+
 class Commit(NamedTuple):
     """A write that makes a revision. `changed`: each budget that differs, None where it is gone."""
 

@@ -3,12 +3,13 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
-from allmende.budget.model import Commit, Piece, ProposalFilter, Revision, Tree
+from allmende.budget.model import Commit, PastRevision, Piece, ProposalFilter, Revision, Since, Tree
 from allmende.chassis.db import Connection, Transaction
 from allmende.chassis.worker import Outcome
 from allmende.proto.budget import Budget
 from allmende.proto.message import Message
 from allmende.proto.proposals import Proposal, ProposalDecided, ShareProposed
+from allmende.proto.units import Ms
 
 T = TypeVar("T")
 
@@ -28,8 +29,21 @@ class Store(Protocol):
     async def one_revision(self, connection: Connection, number: int) -> Revision | None:
         """A revision by its number; None where there is none."""
 
-    async def page_as_of(self, connection: Connection, revision: int, after: str, limit: int) -> Sequence[Budget]:
-        """Up to `limit` budgets of a revision in the order of their names, those behind `after`."""
+    async def revision_at(self, connection: Connection, at_ms: Ms) -> Revision | None:
+        """The revision that was in force at an instant; None before the first."""
+
+    async def revisions_before(
+        self, connection: Connection, before: int | None, budget: str | None, limit: int
+    ) -> Sequence[PastRevision]:
+        """Up to `limit` revisions, newest first; with a budget, only those that wrote it."""
+
+    async def page_as_of(
+        self, connection: Connection, revision: int, after: str, limit: int, differs_from: int | None = None
+    ) -> Sequence[Budget]:
+        """Up to `limit` budgets of a revision by name, behind `after`; `differs_from`: only those written between the two."""
+
+    async def changed_between(self, connection: Connection, older: int, newer: int, limit: int) -> Since:
+        """The budgets that stand otherwise in the newer revision, up to `limit` of them by name, and their number."""
 
     async def add(self, tx: Transaction, commit: Commit, upload: str | None = None) -> None:
         """Write a revision and the budgets that differ in it."""

@@ -4,6 +4,18 @@ SELECT number, effective_from_ms, author, reason, budgets, digest FROM revision 
 -- name: one_revision
 SELECT number, effective_from_ms, author, reason, budgets, digest FROM revision WHERE number = $1
 
+-- name: revision_at
+SELECT number, effective_from_ms, author, reason, budgets, digest FROM revision WHERE effective_from_ms <= $1 ORDER BY number DESC LIMIT 1
+
+-- name: revisions_before
+SELECT number, effective_from_ms, author, reason, budgets, digest,
+    (SELECT count(*) FROM definition WHERE from_revision = number) AS changed
+FROM revision
+WHERE ($1::bigint IS NULL OR number < $1)
+    AND ($2::text IS NULL OR EXISTS (SELECT FROM definition WHERE budget = $2 AND from_revision = number))
+ORDER BY number DESC
+LIMIT $3
+
 -- name: revision_of_upload
 SELECT number, effective_from_ms, author, reason, budgets, digest FROM revision WHERE upload = $1
 
@@ -18,6 +30,37 @@ FROM (
 ) AS in_force
 WHERE definition IS NOT NULL
 ORDER BY budget
+LIMIT $3
+
+-- name: changed_page_as_of
+-- The same of the budgets only that were written in a revision between $1 and $4.
+SELECT in_force.definition
+FROM (SELECT DISTINCT budget FROM definition WHERE from_revision > least($1::bigint, $4::bigint) AND from_revision <= greatest($1::bigint, $4::bigint)) AS changed
+CROSS JOIN LATERAL (
+    SELECT definition FROM definition
+    WHERE budget = changed.budget AND from_revision <= $1
+    ORDER BY from_revision DESC LIMIT 1
+) AS in_force
+WHERE changed.budget > $2 AND in_force.definition IS NOT NULL
+ORDER BY changed.budget
+LIMIT $3
+
+-- name: changed_between
+-- Budgets written after revision $1 and up to $2, as they stood in each; `total` counts those behind the limit too.
+SELECT changed.budget, older.definition AS before, newer.definition AS after, count(*) OVER () AS total
+FROM (SELECT DISTINCT budget FROM definition WHERE from_revision > $1 AND from_revision <= $2) AS changed
+LEFT JOIN LATERAL (
+    SELECT definition FROM definition
+    WHERE budget = changed.budget AND from_revision <= $1
+    ORDER BY from_revision DESC LIMIT 1
+) AS older ON true
+LEFT JOIN LATERAL (
+    SELECT definition FROM definition
+    WHERE budget = changed.budget AND from_revision <= $2
+    ORDER BY from_revision DESC LIMIT 1
+) AS newer ON true
+WHERE older.definition IS DISTINCT FROM newer.definition
+ORDER BY changed.budget
 LIMIT $3
 
 -- name: names_used

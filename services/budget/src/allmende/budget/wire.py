@@ -1,18 +1,36 @@
 """Between the messages of `proto.budget` and `proto.proposals` and the values of `model`. Never decides anything."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
+from msgspec import Struct
 
-from allmende.budget.model import ChildShares, Commit, Intent, Piece, ProposalFilter, Rejection, Revision, Unchanged, Verdict
+from allmende.budget.model import (
+    NOTHING_SINCE,
+    ChildShares,
+    Commit,
+    Intent,
+    PastRevision,
+    Piece,
+    ProposalFilter,
+    Rejection,
+    Revision,
+    Since,
+    Unchanged,
+    Verdict,
+)
 from allmende.proto.budget import (
     Budget,
     BudgetChanged,
+    BudgetDiff,
     ChildShare,
     Committed,
     PutBudgets,
     Rejected,
     RevisionComplete,
+    RevisionRow,
+    RevisionsPage,
     SetShares,
     TreePage,
     UploadPiece,
@@ -24,8 +42,11 @@ from allmende.proto.proposals import Proposal, ProposalReply, ProposalsPage, Pro
 # A reply must fit 64 KiB. Whoever has more faults than that mends these first.
 FAULT_BYTES = 48 * 1024
 PAGE_BYTES = 48 * 1024
+# What faults and changes may take together.
+REPLY_BYTES = 56 * 1024
 
 _encoder = msgspec.json.Encoder()
+S = TypeVar("S", bound=Struct)
 
 
 def messages(commit: Commit) -> Sequence[Message]:
@@ -43,15 +64,19 @@ def messages(commit: Commit) -> Sequence[Message]:
     return [*changes, complete]
 
 
-def reply(verdict: Verdict) -> WriteReply:
-    """The answer to a write."""
+def reply(verdict: Verdict, since: Since = NOTHING_SINCE) -> WriteReply:
+    """The answer to a write; `since`: what others have written meanwhile."""
     match verdict:
         case Commit(revision=revision):
             return WriteReply(committed=Committed(status="committed", revision=revision.number))
         case Unchanged(revision=number):
             return WriteReply(committed=Committed(status="unchanged", revision=number))
         case Rejection(revision=number, faults=faults):
-            return WriteReply(rejected=Rejected(revision=number, faults=_bounded(faults)))
+            told = _bounded(faults)
+            diffs = [BudgetDiff(budget=each.budget, before=each.before, after=each.after) for each in since.changes]
+            changed = _fitting(diffs, REPLY_BYTES - len(_encoder.encode(told)), least=0)
+            more = since.total - len(changed)
+            return WriteReply(rejected=Rejected(revision=number, faults=told, changed=changed, more_changed=more))
 
 
 def pieced(revision: int) -> WriteReply:
@@ -81,20 +106,14 @@ def piece_of(request: UploadPiece) -> Piece:
 
 def page(revision: Revision, budgets: Sequence[Budget], more: bool) -> TreePage:
     """As many budgets as fit a reply, at least one; `more`: others follow behind these."""
-    fitting: list[Budget] = []
-    size = 0
-    for row in budgets:
-        size += len(_encoder.encode(row)) + 1
-        if fitting and size > PAGE_BYTES:
-            more = True
-            break
-        fitting.append(row)
+    fitting = _fitting(budgets, PAGE_BYTES, least=1)
+    more = more or len(fitting) < len(budgets)
     return TreePage(
         revision=revision.number,
         effective_from_ms=revision.effective_from_ms,
         author=revision.author,
         reason=revision.reason,
-        budgets=tuple(fitting),
+        budgets=fitting,
         next_after=fitting[-1].budget if more and fitting else None,
     )
 
@@ -113,15 +132,38 @@ def filter_of(query: ProposalsQuery) -> ProposalFilter:
 
 def proposals_page(proposals: Sequence[Proposal], more: bool) -> ProposalsPage:
     """As many as fit a reply, at least one; `more`: older ones follow behind these."""
-    fitting: list[Proposal] = []
-    size = 0
-    for each in proposals:
-        size += len(_encoder.encode(each)) + 1
-        if fitting and size > PAGE_BYTES:
-            more = True
-            break
-        fitting.append(each)
-    return ProposalsPage(proposals=tuple(fitting), next_before=fitting[-1].number if more and fitting else None)
+    fitting = _fitting(proposals, PAGE_BYTES, least=1)
+    more = more or len(fitting) < len(proposals)
+    return ProposalsPage(proposals=fitting, next_before=fitting[-1].number if more and fitting else None)
+
+
+def revisions_page(rows: Sequence[PastRevision], more: bool) -> RevisionsPage:
+    """As many revisions as fit a reply, at least one; `more`: older ones follow behind these."""
+    fitting = _fitting([_revision_row(row) for row in rows], PAGE_BYTES, least=1)
+    more = more or len(fitting) < len(rows)
+    return RevisionsPage(revisions=fitting, next_before=fitting[-1].revision if more and fitting else None)
+
+
+def _revision_row(past: PastRevision) -> RevisionRow:
+    revision = past.revision
+    return RevisionRow(
+        revision=revision.number,
+        effective_from_ms=revision.effective_from_ms,
+        author=revision.author,
+        reason=revision.reason,
+        budgets=revision.budgets,
+        changed=past.changed,
+        digest=revision.digest,
+    )
+
+
+def _fitting(rows: Sequence[S], room: int, least: int) -> tuple[S, ...]:
+    """The first rows that fit into `room` bytes, but not fewer than `least` of them."""
+    for number, row in enumerate(rows):
+        room -= len(_encoder.encode(row)) + 1
+        if room < 0 and number >= least:
+            return tuple(rows[:number])
+    return tuple(rows)
 
 
 def _bounded(faults: Sequence[Problem]) -> tuple[Problem, ...]:

@@ -1,18 +1,17 @@
 """`allmende budgets`: show the tree of shares, check a file, load one, set the shares below one budget, replay a proposal."""
 
-from collections.abc import Iterable
-from fractions import Fraction
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from msgspec import Struct
-from rich.console import RenderableType
-from rich.tree import Tree
 
-from allmende.cli import render, session
-from allmende.cli.commands import replay
-from allmende.cli.commands.tree import WholeTree, fetch_tree, read_file
+from allmende.cli import session
+from allmende.cli.commands import replay, tree_history, tree_writes, writes
+from allmende.cli.commands.tree import WholeTree, fetch_changed, fetch_tree, read_file
+from allmende.cli.commands.tree_drawing import available, drawn
+from allmende.cli.commands.tree_history import AtOption, RevisionOption, past_tree
+from allmende.cli.commands.tree_writes import ExpectOption, ReasonOption
 from allmende.cli.errors import CommandFailed, Exit
 from allmende.cli.session import JsonOption, LabOption, Session
 from allmende.proto import subjects
@@ -25,16 +24,14 @@ from allmende.proto.budget import (
     WriteReply,
 )
 from allmende.proto.message import Problem
-from allmende.proto.tree import effective_share, leaves, paths
+from allmende.proto.tree import leaves
 from allmende.proto.tree_file import TreeFile, split
-from allmende.proto.units import PPM_WHOLE, format_share, parse_share
+from allmende.proto.units import parse_share
 
 app = typer.Typer(help="The tree of shares: who is owed which part of the GPU time.", no_args_is_help=False)
 
-STALE = "stale_revision"
 NO_TREE = "no_tree"
 
-ReasonOption = Annotated[str, typer.Option(help="Why; kept in the history for everybody to read.", show_default=False)]
 FileArgument = Annotated[
     Path, typer.Argument(metavar="FILE", help="A budget file (TOML), see docs/guides/budget-file.md.", show_default=False)
 ]
@@ -50,23 +47,31 @@ class Checked(Struct, frozen=True, kw_only=True):
 
 
 app.command()(replay.replay)
+app.command()(tree_writes.create)
+app.command()(tree_writes.rename)
+app.command()(tree_writes.move)
+app.command()(tree_writes.people)
+app.command()(tree_history.history)
+app.command()(tree_history.diff)
+app.command()(tree_history.export)
+app.command()(tree_history.verify)
 
 
 @app.callback(invoke_without_command=True)
 def budgets(context: typer.Context, lab: LabOption = None, as_json: JsonOption = False) -> None:
     """Without a subcommand: show the tree."""
     if context.invoked_subcommand is None:
-        show(lab, as_json)
+        show(lab=lab, as_json=as_json)
 
 
 @app.command()
-def show(lab: LabOption = None, as_json: JsonOption = False) -> None:
-    """Show the tree in force, with every share."""
+def show(revision: RevisionOption = None, at: AtOption = None, lab: LabOption = None, as_json: JsonOption = False) -> None:
+    """Show the tree in force, or as it was: every share, what it is worth a day, who manages it."""
 
     async def work() -> None:
         async with session.opened(lab) as opened:
-            tree = await fetch_tree(opened)
-            session.show(tree, _drawn(tree), as_json)
+            tree = await past_tree(opened, revision, at)
+            session.show(tree, drawn(tree, await available(opened)), as_json)
 
     session.run(work())
 
@@ -108,13 +113,15 @@ def load(
         async with session.opened(lab) as opened:
             before = await _tree_in_force(opened)
             if expect is not None and expect != before.revision:
-                raise _stale(expect, before.revision)
+                older = expect < before.revision
+                raise writes.stale(expect, before.revision, await fetch_changed(opened, expect, before.revision) if older else ())
             committed = await _upload(opened, tree.budgets, before.revision, reason)
             same = committed.status == "unchanged"
             words = [
                 f"nothing differs from revision {committed.revision}" if same else f"revision {committed.revision} is in force"
             ]
-            session.show(committed, "\n".join([*words, *_differences(before.budgets, tree.budgets)]), as_json)
+            changed = writes.differences(before.budgets, tree.budgets)
+            session.show(committed, "\n".join([*words, *writes.difference(changed)]), as_json)
 
     session.run(work())
 
@@ -127,6 +134,7 @@ def set_(
         typer.Argument(metavar="NAME=SHARE...", help="ALL its children: 35%, 0.35, or `unset`.", show_default=False),
     ],
     reason: ReasonOption,
+    expect: ExpectOption = None,
     lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -139,8 +147,9 @@ def set_(
     async def work() -> None:
         async with session.opened(lab) as opened:
             before = await fetch_tree(opened)
-            request = SetShares(parent=parent, children=children, expected_revision=before.revision, reason=reason)
-            committed = _committed(await opened.ask(subjects.SET_SHARES, request, WriteReply), before.revision)
+            expected = before.revision if expect is None else expect
+            request = SetShares(parent=parent, children=children, expected_revision=expected, reason=reason)
+            committed = writes.committed(await opened.ask(subjects.SET_SHARES, request, WriteReply), expected)
             session.show(committed, _changes(before, children, committed), as_json)
 
     session.run(work())
@@ -153,50 +162,6 @@ async def _tree_in_force(opened: Session) -> WholeTree:
         if failed.code == NO_TREE:
             return WholeTree(revision=0, author="", reason="", budgets=())
         raise
-
-
-def _differences(before: Iterable[Budget], after: Iterable[Budget]) -> list[str]:
-    """What a load changes, one line a budget."""
-    old, new = {each.budget: each for each in before}, {each.budget: each for each in after}
-    lines = [f"{name}: gone" for name in old if name not in new]
-    for name, each in new.items():
-        was = old.get(name)
-        if was is None:
-            lines.append(f"{name}: new, {_share(each.share_ppm)} of {each.parent}" if each.parent else f"{name}: new, the whole")
-        elif was.share_ppm != each.share_ppm or was.parent != each.parent:
-            moved = f", moved from {was.parent} to {each.parent}" if was.parent != each.parent else ""
-            lines.append(f"{name}: {_share(was.share_ppm)} -> {_share(each.share_ppm)}{moved}")
-        elif was != each:
-            lines.append(f"{name}: other people or another title")
-    return lines
-
-
-def _drawn(tree: WholeTree) -> RenderableType:
-    by_name = {each.budget: each for each in tree.budgets}
-    trails = paths(by_name)
-    leaf = leaves(by_name)
-    drawn: dict[str, Tree] = {}
-    root = Tree(f"revision {tree.revision} by {tree.author}" + (f": {tree.reason}" if tree.reason else ""))
-    for name in sorted(by_name, key=lambda each: (len(trails[each]), trails[each])):
-        each = by_name[name]
-        above = drawn[each.parent] if each.parent else root
-        drawn[name] = above.add(_line(each, trails[name], by_name, name in leaf))
-    return root
-
-
-def _line(each: Budget, trail: tuple[str, ...], by_name: dict[str, Budget], is_leaf: bool) -> str:
-    factors, is_set = effective_share(trail, by_name)
-    effective = Fraction(1)
-    for factor in factors:
-        effective *= Fraction(factor, PPM_WHOLE)
-    parts = [each.budget]
-    if each.parent:
-        parts.append(f"{_share(each.share_ppm)} of {each.parent}" if each.share_ppm is not None else "no share set")
-    if each.parent and is_set:
-        parts.append(f"{format_share(int(effective * PPM_WHOLE))} of everything")
-    if is_leaf:
-        parts.append(render.count(len(each.members), "member"))
-    return ", ".join(parts)
 
 
 def _by_name(tree: TreeFile) -> dict[str, Budget]:
@@ -216,25 +181,10 @@ async def _upload(opened: Session, tree: tuple[Budget, ...], revision: int, reas
             reason=reason,
             budgets=piece,
         )
-        committed = _committed(await opened.ask(subjects.LOAD_TREE, request, WriteReply), revision)
+        committed = writes.committed(await opened.ask(subjects.LOAD_TREE, request, WriteReply), revision)
     if committed is None:
         raise CommandFailed(Exit.USAGE, "the file names no budget")
     return committed
-
-
-def _committed(reply: WriteReply, read_at: int) -> Committed:
-    if reply.committed:
-        return reply.committed
-    faults = reply.rejected.faults if reply.rejected else ()
-    now = reply.rejected.revision if reply.rejected else read_at
-    if any(fault.code == STALE for fault in faults):
-        raise _stale(read_at, now)
-    sentences = "; ".join(fault.sentence for fault in faults) or "refused without a reason"
-    raise CommandFailed(Exit.REFUSED, f"nothing was changed: {sentences}", faults[0].code if faults else "")
-
-
-def _stale(read_at: int, now: int) -> CommandFailed:
-    return CommandFailed(Exit.STALE, f"the tree changed since you read it ({read_at} -> {now}): look again, then repeat", STALE)
 
 
 def _child(pair: str) -> ChildShare:
@@ -252,9 +202,5 @@ def _changes(before: WholeTree, children: tuple[ChildShare, ...], committed: Com
     lines = [f"revision {committed.revision}"]
     for child in children:
         was = old.get(child.budget)
-        lines.append(f"{child.budget}: {_share(was)} -> {_share(child.share_ppm)}")
+        lines.append(f"{child.budget}: {writes.share(was)} -> {writes.share(child.share_ppm)}")
     return "\n".join(lines)
-
-
-def _share(ppm: int | None) -> str:
-    return "unset" if ppm is None else format_share(ppm)

@@ -4,10 +4,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from allmende.cli.commands.writes import differences
 from allmende.cli.errors import CommandFailed, Exit
 from allmende.cli.session import Session, fail
 from allmende.proto import subjects
-from allmende.proto.budget import Budget, TreePage, TreeQuery
+from allmende.proto.budget import Budget, BudgetDiff, TreePage, TreeQuery
 from allmende.proto.tree_file import MAX_FILE_BYTES, TreeFile, read_tree
 from allmende.proto.units import Ms
 
@@ -22,10 +23,15 @@ class WholeTree(Struct, frozen=True, kw_only=True):
     budgets: tuple[Budget, ...]
 
 
-async def fetch_tree(opened: Session, revision: int | None = None) -> WholeTree:
-    """All pieces of a revision; None: of the newest one when the first piece was read."""
+async def fetch_tree(
+    opened: Session, revision: int | None = None, at_ms: Ms | None = None, differs_from: int | None = None
+) -> WholeTree:
+    """All pieces of a revision, or of the one at an instant, or of the newest when the first piece was read.
+
+    `differs_from`: only the budgets that were written between that revision and this one.
+    """
     found: list[Budget] = []
-    page = await opened.ask(subjects.TREE, TreeQuery(revision=revision), TreePage)
+    page = await opened.ask(subjects.TREE, TreeQuery(revision=revision, at_ms=at_ms, differs_from=differs_from), TreePage)
     while True:
         found += page.budgets
         if page.next_after is None:
@@ -36,7 +42,15 @@ async def fetch_tree(opened: Session, revision: int | None = None) -> WholeTree:
                 effective_from_ms=page.effective_from_ms,
                 budgets=tuple(found),
             )
-        page = await opened.ask(subjects.TREE, TreeQuery(revision=page.revision, after=page.next_after), TreePage)
+        query = TreeQuery(revision=page.revision, after=page.next_after, differs_from=differs_from)
+        page = await opened.ask(subjects.TREE, query, TreePage)
+
+
+async def fetch_changed(opened: Session, older: int, newer: int) -> tuple[BudgetDiff, ...]:
+    """The budgets that stand otherwise in the second revision. Revision 0 is the time before there was a tree."""
+    before = (await fetch_tree(opened, older, differs_from=newer)).budgets if older else ()
+    after = (await fetch_tree(opened, newer, differs_from=older)).budgets if newer else ()
+    return differences(before, after)
 
 
 def read_file(file: Path) -> TreeFile:

@@ -6,15 +6,25 @@ Who somebody is, is the NATS server's business: it lets nobody use another's nam
 from collections.abc import Sequence
 
 from allmende.budget import wire
-from allmende.budget.model import Asking, Commit, Intent, Rejection, Unchanged, Verdict
+from allmende.budget.model import NOTHING_SINCE, Asking, Commit, Intent, Rejection, Revision, Since, Unchanged, Verdict
 from allmende.budget.ports import Follower, Store, Writer
 from allmende.budget.rules import trees as rules
-from allmende.chassis.db import Database, Transaction
+from allmende.chassis.db import Connection, Database, Transaction
 from allmende.chassis.log import get_logger
 from allmende.chassis.outbox import draft
 from allmende.chassis.ports import Clock, Ids
 from allmende.chassis.worker import Outcome
-from allmende.proto.budget import Budget, PutBudgets, SetShares, TreePage, TreeQuery, UploadPiece, WriteReply
+from allmende.proto.budget import (
+    Budget,
+    PutBudgets,
+    RevisionsPage,
+    RevisionsQuery,
+    SetShares,
+    TreePage,
+    TreeQuery,
+    UploadPiece,
+    WriteReply,
+)
 from allmende.proto.envelope import Refusal
 from allmende.proto.message import Problem
 
@@ -53,18 +63,20 @@ class Handlers:
         Whoever reads several pieces names the revision of the first in the others: another may come into force in between.
 
         Raises:
-            Refusal: `no_tree` or `unknown_revision`.
+            Refusal: `no_tree`, `unknown_revision` or `no_tree_then`.
         """
         async with self._db.reading() as connection:
-            newest = await self._store.newest_revision(connection)
-            if newest is None:
-                raise Refusal("no_tree", "there is no tree yet; load one with `allmende budgets load FILE.toml`")
-            wanted = newest if query.revision is None else await self._store.one_revision(connection, query.revision)
-            if wanted is None:
-                sentence = f"there is no revision {query.revision}; the newest is {newest.number}"
-                raise Refusal("unknown_revision", sentence)
-            rows = await self._store.page_as_of(connection, wanted.number, query.after or "", _PAGE_ROWS + 1)
+            wanted = await self._revision(connection, query)
+            rows = await self._store.page_as_of(
+                connection, wanted.number, query.after or "", _PAGE_ROWS + 1, differs_from=query.differs_from
+            )
         return wire.page(wanted, rows[:_PAGE_ROWS], more=len(rows) > _PAGE_ROWS)
+
+    async def revisions(self, caller: str, query: RevisionsQuery) -> RevisionsPage:
+        """The history: who has changed the tree, when and why, newest first. Empty while there is no tree."""
+        async with self._db.reading() as connection:
+            rows = await self._store.revisions_before(connection, query.before, query.budget, _PAGE_ROWS + 1)
+        return wire.revisions_page(rows[:_PAGE_ROWS], more=len(rows) > _PAGE_ROWS)
 
     async def set_shares(self, caller: str, request: SetShares) -> WriteReply:
         """Set the shares of all children of one parent."""
@@ -73,7 +85,8 @@ class Handlers:
             tree = await self._store.tree_for_writing(tx)
             intent, now_ms = wire.intent_of(caller, request), self._clock.now_ms()
             verdict = rules.set_shares(tree, intent, request.parent, wire.shares_of(request.children), now_ms, self._asking(caller))
-            return wire.reply(verdict), await self.carry_out(tx, verdict, caller)
+            since = await self._since(tx, intent, verdict)
+            return wire.reply(verdict, since), await self.carry_out(tx, verdict, caller)
 
         return await self._writer.exclusively(work)
 
@@ -85,7 +98,8 @@ class Handlers:
             used = await self._store.names_used(tx, [row.budget for row in request.budgets])
             intent, now_ms = wire.intent_of(caller, request), self._clock.now_ms()
             verdict = rules.put_budgets(tree, intent, request.budgets, used, now_ms, self._asking(caller))
-            return wire.reply(verdict), await self.carry_out(tx, verdict, caller)
+            since = await self._since(tx, intent, verdict)
+            return wire.reply(verdict, since), await self.carry_out(tx, verdict, caller)
 
         return await self._writer.exclusively(work)
 
@@ -99,8 +113,10 @@ class Handlers:
             budgets = rules.assemble(await self._store.stage(tx, request.upload, caller, wire.piece_of(request)))
             if budgets is None:
                 return wire.pieced(tree.revision), Outcome()
-            verdict = rules.load_tree(tree, wire.intent_of(caller, request), budgets, self._clock.now_ms())
-            return wire.reply(verdict), await self.carry_out(tx, verdict, caller, request.upload)
+            intent = wire.intent_of(caller, request)
+            verdict = rules.load_tree(tree, intent, budgets, self._clock.now_ms())
+            since = await self._since(tx, intent, verdict)
+            return wire.reply(verdict, since), await self.carry_out(tx, verdict, caller, request.upload)
 
         return await self._writer.exclusively(work)
 
@@ -117,6 +133,28 @@ class Handlers:
             return verdict, await self.carry_out(tx, verdict, FILE_AUTHOR)
 
         return await self._writer.exclusively(work)
+
+    async def _revision(self, connection: Connection, query: TreeQuery) -> Revision:
+        newest = await self._store.newest_revision(connection)
+        if newest is None:
+            raise Refusal("no_tree", "there is no tree yet; load one with `allmende budgets load FILE.toml`")
+        if query.revision is not None:
+            wanted = await self._store.one_revision(connection, query.revision)
+            if wanted is None:
+                raise Refusal("unknown_revision", f"there is no revision {query.revision}; the newest is {newest.number}")
+            return wanted
+        if query.at_ms is not None:
+            then = await self._store.revision_at(connection, query.at_ms)
+            if then is None:
+                raise Refusal("no_tree_then", "there was no tree at that time yet; `allmende budgets history` shows the first one")
+            return then
+        return newest
+
+    async def _since(self, tx: Transaction, intent: Intent, verdict: Verdict) -> Since:
+        """What the author of a stale write has not seen."""
+        if not isinstance(verdict, Rejection) or intent.expected_revision >= verdict.revision:
+            return NOTHING_SINCE
+        return await self._store.changed_between(tx.connection, intent.expected_revision, verdict.revision, _PAGE_ROWS)
 
     def _asking(self, caller: str) -> Asking:
         return Asking(caller, caller in self._operators)

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import msgspec
 from asyncpg import Record
 
-from allmende.budget.model import Commit, Piece, Revision, Tree
+from allmende.budget.model import Change, Commit, PastRevision, Piece, Revision, Since, Tree
 from allmende.chassis.db import Connection, Transaction, load_queries
 from allmende.proto.budget import MAX_BUDGETS, Budget
+from allmende.proto.units import Ms
 
 _SQL = load_queries("allmende.budget")
 _encoder = msgspec.json.Encoder(order="deterministic")
@@ -48,10 +49,35 @@ class TreeStore:
         """A revision by its number; None where there is none."""
         return _revision(await connection.fetchrow(_SQL["one_revision"], number))
 
-    async def page_as_of(self, connection: Connection, revision: int, after: str, limit: int) -> Sequence[Budget]:
-        """Up to `limit` budgets of a revision in the order of their names, those behind `after`."""
-        rows = await connection.fetch(_SQL["page_as_of"], revision, after, limit)
+    async def revision_at(self, connection: Connection, at_ms: Ms) -> Revision | None:
+        """The revision that was in force at an instant; None before the first."""
+        return _revision(await connection.fetchrow(_SQL["revision_at"], at_ms))
+
+    async def revisions_before(
+        self, connection: Connection, before: int | None, budget: str | None, limit: int
+    ) -> Sequence[PastRevision]:
+        """Up to `limit` revisions, newest first; with a budget, only those that wrote it."""
+        rows = await connection.fetch(_SQL["revisions_before"], before, budget, limit)
+        return [PastRevision(Revision(*list(row.values())[:-1]), row["changed"]) for row in rows]
+
+    async def page_as_of(
+        self, connection: Connection, revision: int, after: str, limit: int, differs_from: int | None = None
+    ) -> Sequence[Budget]:
+        """Up to `limit` budgets of a revision in the order of their names, those behind `after`.
+
+        `differs_from`: only those that were written in a revision between that one and this one.
+        """
+        if differs_from is None:
+            rows = await connection.fetch(_SQL["page_as_of"], revision, after, limit)
+        else:
+            rows = await connection.fetch(_SQL["changed_page_as_of"], revision, after, limit, differs_from)
         return [_budget.decode(row["definition"]) for row in rows]
+
+    async def changed_between(self, connection: Connection, older: int, newer: int, limit: int) -> Since:
+        """The budgets that stand otherwise in the newer revision, up to `limit` of them by name, and their number."""
+        rows = await connection.fetch(_SQL["changed_between"], older, newer, limit)
+        changes = [Change(row["budget"], _definition(row["before"]), _definition(row["after"])) for row in rows]
+        return Since(changes, rows[0]["total"] if rows else 0)
 
     async def add(self, tx: Transaction, commit: Commit, upload: str | None = None) -> None:
         """Write a revision and the budgets that differ in it."""
@@ -77,3 +103,7 @@ class TreeStore:
 
 def _revision(row: Record | None) -> Revision | None:
     return None if row is None else Revision(*row.values())
+
+
+def _definition(text: str | None) -> Budget | None:
+    return None if text is None else _budget.decode(text)

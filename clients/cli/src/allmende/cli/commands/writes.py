@@ -1,0 +1,84 @@
+"""What every command that writes the tree shares: the answer to a write, and changes of budgets in words. Pure."""
+
+from collections.abc import Iterable, Iterator
+
+from allmende.cli.errors import CommandFailed, Exit
+from allmende.proto.budget import Budget, BudgetDiff, Committed, Rejected, WriteReply
+from allmende.proto.units import format_share
+
+STALE = "stale_revision"
+# A sentence names this many changes of others; `allmende budgets diff` shows all.
+_NAMED = 10
+
+
+def committed(reply: WriteReply, read_at: int) -> Committed:
+    """What a write left behind; `read_at`: the revision that its author expected.
+
+    Raises:
+        CommandFailed: it was refused; of a stale one the sentence says what others have changed since.
+    """
+    if reply.committed:
+        return reply.committed
+    refused = reply.rejected or Rejected(revision=read_at, faults=())
+    if any(fault.code == STALE for fault in refused.faults):
+        raise stale(read_at, refused.revision, refused.changed, refused.more_changed)
+    sentences = "; ".join(fault.sentence for fault in refused.faults) or "refused without a reason"
+    raise CommandFailed(Exit.REFUSED, f"nothing was changed: {sentences}", refused.faults[0].code if refused.faults else "")
+
+
+def stale(read_at: int, now: int, changed: Iterable[BudgetDiff] = (), more: int = 0) -> CommandFailed:
+    """The failure of a write whose author has not seen the newest tree."""
+    lines = list(difference(changed))
+    rest = len(lines) - _NAMED + more
+    told = "; ".join(lines[:_NAMED]) + (f"; and {rest} budgets more" if rest > 0 else "")
+    since = f". Since then: {told}" if lines else ""
+    sentence = f"the tree changed since you read it ({read_at} -> {now}): look again, then repeat{since}"
+    return CommandFailed(Exit.STALE, sentence, STALE)
+
+
+def differences(before: Iterable[Budget], after: Iterable[Budget]) -> tuple[BudgetDiff, ...]:
+    """The budgets that stand otherwise in the second tree: those that are gone, then the others in its order."""
+    old, new = {each.budget: each for each in before}, {each.budget: each for each in after}
+    gone = [BudgetDiff(budget=name, before=each, after=None) for name, each in old.items() if name not in new]
+    others = [BudgetDiff(budget=name, before=old.get(name), after=each) for name, each in new.items() if old.get(name) != each]
+    return (*gone, *others)
+
+
+def difference(changed: Iterable[BudgetDiff]) -> Iterator[str]:
+    """Changes in words, one line a budget."""
+    for each in changed:
+        match each:
+            case BudgetDiff(after=None):
+                yield f"{each.budget}: gone"
+            case BudgetDiff(before=None, after=Budget(parent=None)):
+                yield f"{each.budget}: new, the whole"
+            case BudgetDiff(before=None, after=Budget() as new):
+                yield f"{each.budget}: new, {share(new.share_ppm)} of {new.parent}"
+            case BudgetDiff(before=Budget() as old, after=Budget() as new) if old != new:
+                yield f"{each.budget}: {', '.join(_parts(old, new))}"
+
+
+def _parts(old: Budget, new: Budget) -> Iterator[str]:
+    if old.share_ppm != new.share_ppm or old.parent != new.parent:
+        moved = f", moved from {old.parent} to {new.parent}" if old.parent != new.parent else ""
+        yield f"{share(old.share_ppm)} -> {share(new.share_ppm)}{moved}"
+    if old.title != new.title:
+        yield f"title {new.title!r}" if new.title else "no title any more"
+    yield from _people("manager", old.managers, new.managers)
+    yield from _people("member", old.members, new.members)
+
+
+def _people(role: str, old: tuple[str, ...], new: tuple[str, ...]) -> Iterator[str]:
+    came = [person for person in new if person not in old]
+    went = [person for person in old if person not in new]
+    if came:
+        yield f"{role} {', '.join(came)} added"
+    if went:
+        yield f"{role} {', '.join(went)} removed"
+    if not came and not went and old != new:
+        yield f"{role}s in another order"
+
+
+def share(ppm: int | None) -> str:
+    """A share as people write it; `unset` is not zero."""
+    return "unset" if ppm is None else format_share(ppm)
