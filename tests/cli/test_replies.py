@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from allmende.cli.commands import budgets
+from allmende.cli.commands import budgets, writes
 from allmende.cli.errors import CommandFailed, Exit
-from allmende.proto.budget import Budget, Committed, Rejected, WriteReply
+from allmende.proto.budget import Budget, BudgetDiff, Committed, Rejected, WriteReply
 from allmende.proto.message import Problem
 
 
@@ -26,14 +26,14 @@ def rejected(*codes: str) -> WriteReply:
 )
 def test_a_write_that_was_refused(reply: WriteReply, code: Exit, sentence: str) -> None:
     with pytest.raises(CommandFailed) as failed:
-        budgets._committed(reply, 3)
+        writes.committed(reply, 3)
     assert failed.value.exit_code == code
     assert sentence in str(failed.value)
 
 
 def test_a_write_that_was_done() -> None:
     done = Committed(status="committed", revision=4)
-    assert budgets._committed(WriteReply(committed=done), 3) == done
+    assert writes.committed(WriteReply(committed=done), 3) == done
 
 
 class Answers:
@@ -68,12 +68,37 @@ def test_a_load_says_what_it_changes() -> None:
         Budget(budget="b", parent="lab", members=("ada",)),
         Budget(budget="d", parent="a", share_ppm=1),
     )
-    assert budgets._differences(before, after) == [
+    assert list(writes.difference(writes.differences(before, after))) == [
         "c: gone",
         "a: 50% -> 25%",
-        "b: other people or another title",
+        "b: member ada added",
         "d: new, 0.0001% of a",
     ]
-    assert budgets._differences(before, before) == []
+    assert writes.differences(before, before) == ()
     moved = (lab, *before[1:3], Budget(budget="c", parent="b"))
-    assert budgets._differences(before, moved) == ["c: unset -> unset, moved from a to b"]
+    assert list(writes.difference(writes.differences(before, moved))) == ["c: unset -> unset, moved from a to b"]
+
+
+def people(managers: str = "", members: str = "", title: str = "") -> Budget:
+    return Budget(budget="a", parent="lab", title=title, managers=tuple(managers.split()), members=tuple(members.split()))
+
+
+@pytest.mark.parametrize(
+    ("sentence", "before", "after", "words"),
+    [
+        ("came and went", people("ada", "bob"), people("eve", "bob"), "manager eve added, manager ada removed"),
+        ("both roles", people("ada", "bob"), people("ada bob", ""), "manager bob added, member bob removed"),
+        ("the order counts", people("ada eve"), people("eve ada"), "managers in another order"),
+        ("a title", people(), people(title="Hands"), "title 'Hands'"),
+        ("a title taken away", people(title="Hands"), people(), "no title any more"),
+    ],
+)
+def test_changes_of_people_and_titles_in_words(sentence: str, before: Budget, after: Budget, words: str) -> None:
+    assert list(writes.difference(writes.differences([before], [after]))) == [f"a: {words}"], sentence
+
+
+def test_a_stale_write_names_ten_changes_and_counts_the_rest() -> None:
+    changed = tuple(BudgetDiff(budget=f"b{number}", before=None, after=None) for number in range(12))
+    refused = Rejected(revision=5, faults=(Problem(code="stale_revision", sentence="s"),), changed=changed, more_changed=7)
+    with pytest.raises(CommandFailed, match="Since then: b0: gone; .*; b9: gone; and 9 budgets more$"):
+        writes.committed(WriteReply(rejected=refused), 3)
