@@ -100,5 +100,5 @@ def test_changes_of_people_and_titles_in_words(sentence: str, before: Budget, af
 def test_a_stale_write_names_ten_changes_and_counts_the_rest() -> None:
     changed = tuple(BudgetDiff(budget=f"b{number}", before=None, after=None) for number in range(12))
     refused = Rejected(revision=5, faults=(Problem(code="stale_revision", sentence="s"),), changed=changed, more_changed=7)
-    with pytest.raises(CommandFailed, match="Since then: b0: gone; .*; b9: gone; and 9 budgets more$"):
+    with pytest.raises(CommandFailed, match=r"Since then: b0: gone; .*; b9: gone; and 9 budgets more$"):
         writes.committed(WriteReply(rejected=refused), 3)
