@@ -20,6 +20,7 @@ from allmende.proto.envelope import Envelope
 from allmende.proto.ids import make_id
 from allmende.proto.ledger import ConfirmedCounter, UsageConfirmed, UsageStanding
 from allmende.proto.message import Message, MessageRefused, Problem
+from allmende.proto.notices import BudgetNotice
 from allmende.proto.policy import DebugLane, Policy, PolicyChanged
 from allmende.proto.preemptor import (
     ClaimAnswered,
@@ -146,6 +147,25 @@ BUDGET: tuple[Message, ...] = (
         decided_at_ms=T0 + MINUTE_MS,
         tree_revision=4,
         managers=("mia", "olga"),
+    ),
+    BudgetNotice(
+        notice=MESSAGE,
+        kind="entitlement_level",
+        budget="detection",
+        cluster="c1",
+        as_of_ms=T0,
+        usage_revision=17,
+        tree_revision=3,
+        level_percent=80,
+        passed_percent=(80,),
+        charged_gpu_ms=7 * HOLD,
+        held_gpu_ms=HOLD,
+        entitlement_gpu_ms=10 * HOLD,
+        whole_at_ms=T0 + SLICE,
+        managers=("grace",),
+        members=("ada", "kim"),
+        people_left_out=1,
+        sentence="detection has used 80 % of its entitlement (1,024 of 1,280 GPU-hours) on c1",
     ),
 )
 LEDGER: tuple[Message, ...] = (

@@ -18,8 +18,8 @@ from msgspec.structs import fields
 from allmende.chassis.errors import Misconfigured
 
 Port = Annotated[int, Meta(ge=0, le=65_535)]
-# Values of these are never printed.
-_SECRET = ("password", "secret", "token", "seed")
+# Values of these are never printed. A chat service's webhook has its secret in the path.
+_SECRET = ("password", "secret", "token", "seed", "webhook_url")
 
 
 class BaseSettings(Struct, frozen=True, kw_only=True):
@@ -140,7 +140,7 @@ def shown(settings: BaseSettings, origins: Mapping[str, str]) -> str:
     lines = []
     for field in fields(settings):
         value = getattr(settings, field.name)
-        if _is_secret(field.name):
+        if value is not None and _is_secret(field.name):
             value = "***"
         elif isinstance(value, str) and "://" in value:
             value = _without_password(value)

@@ -22,8 +22,8 @@ Concerned = Annotated[tuple[Name, ...], Meta(max_length=PEOPLE_MOST)]
 class BudgetNotice(Message, frozen=True, kw_only=True):
     """One thing that people should know of a budget.
 
-    `kind` is `entitlement_level` (it has come to `level_percent` of its entitlement) or `entitlement_pace` (it is above 80 % and will
-    come to 100 % at this rate). More kinds may come: a reader passes over what it does not know, or shows the sentence.
+    `kind` is `entitlement_level` (it has come to `level_percent` of its entitlement) or `entitlement_pace` (it is above 80 % and
+    comes to 100 % at this rate). More kinds may come: a reader passes over what it does not know, or shows the sentence.
     Ratios are never sent as numbers: compare `charged + held` with `entitlement` by cross-multiplication.
     """
 

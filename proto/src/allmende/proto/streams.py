@@ -40,7 +40,7 @@ STREAMS: tuple[Stream, ...] = (
     Stream(name="USAGE", max_age_ms=30 * DAY_MS, max_bytes=16 * GIB, purpose="what agents report: the books rest on it"),
     Stream(name="TREE", max_age_ms=None, max_bytes=2 * GIB, purpose="every revision of the tree of shares"),
     Stream(name="STANDINGS", max_age_ms=None, max_bytes=1 * GIB, last_value_only=True, purpose="the number that sorts the queue"),
-    Stream(name="DECISIONS", max_age_ms=30 * DAY_MS, max_bytes=8 * GIB, purpose="grants, claims, evictions, ends"),
+    Stream(name="DECISIONS", max_age_ms=30 * DAY_MS, max_bytes=8 * GIB, purpose="grants, claims, evictions, ends, notices"),
     Stream(name="REFUSALS", max_age_ms=7 * DAY_MS, max_bytes=1 * GIB, purpose="messages that were refused, and why"),
 )
 

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from allmende.proto import admission, agent, budget, ledger, policy, preemptor, proposals, reports, user
+from allmende.proto import admission, agent, budget, ledger, notices, policy, preemptor, proposals, reports, user
 from allmende.proto.envelope import Envelope, Refusal, register
 from allmende.proto.ids import is_name
 from allmende.proto.message import Message, MessageRefused
@@ -85,8 +85,11 @@ SUBJECTS: tuple[Subject, ...] = (
     _row(budget.RevisionComplete, "budget", "", "TREE", ("budget",), ("ledger", "admission", "preemptor", *WATCHERS)),
     _row(proposals.ShareProposed, "budget", "budget", "DECISIONS", ("budget",), WATCHERS),
     _row(proposals.ProposalDecided, "budget", "budget", "DECISIONS", ("budget",), WATCHERS),
+    _row(notices.BudgetNotice, "budget", "budget", "DECISIONS", ("budget",), WATCHERS),
     # Ledger.
-    _row(ledger.UsageStanding, "ledger", "cluster budget", "STANDINGS", ("ledger",), ("admission", "preemptor", *WATCHERS)),
+    _row(
+        ledger.UsageStanding, "ledger", "cluster budget", "STANDINGS", ("ledger",), ("budget", "admission", "preemptor", *WATCHERS)
+    ),
     _row(ledger.UsageConfirmed, "ledger", "cluster", "DECISIONS", ("ledger",), ("agent",)),
     # Admission.
     _row(admission.JobQueued, "admission", "user job", "DECISIONS", ("admission",), WATCHERS),
@@ -202,6 +205,18 @@ WITHDRAW_PROPOSAL = Request(
     asks=PEOPLE,
     changes=True,
 )
+NOTICES = _ask("budget", "notices", notices.NoticesQuery, notices.NoticesPage)
+DELIVERIES = Request(
+    service="budget", verb="deliveries", request=notices.DeliveriesQuery, reply=notices.DeliveriesPage, asks=("operator",)
+)
+RETRY_DELIVERIES = Request(
+    service="budget",
+    verb="retry_deliveries",
+    request=notices.RetryDeliveries,
+    reply=notices.Retried,
+    asks=("operator",),
+    changes=True,
+)
 STANDINGS = _ask("ledger", "standings", ledger.StandingsQuery, ledger.StandingsReply)
 POSTINGS = _ask("ledger", "postings", ledger.PostingsQuery, ledger.PostingsPage)
 BOOKS = _ask("ledger", "books", ledger.CapacityQuery, ledger.CapacityReply)
@@ -254,6 +269,9 @@ REQUESTS: tuple[Request, ...] = (
     ACCEPT_PROPOSAL,
     DECLINE_PROPOSAL,
     WITHDRAW_PROPOSAL,
+    NOTICES,
+    DELIVERIES,
+    RETRY_DELIVERIES,
     STANDINGS,
     POSTINGS,
     BOOKS,

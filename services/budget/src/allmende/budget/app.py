@@ -1,23 +1,28 @@
-"""Wires the budget service: answers, outbox, and the first tree from a file."""
+"""Wires the budget service: answers, outbox, the first tree from a file, notices and their sender."""
 
 import asyncio
-from collections.abc import Sequence
+import random
 from pathlib import Path
 
+from allmende.budget import wire
 from allmende.budget.config import Settings
+from allmende.budget.handlers.notices import NoticeAnswers
+from allmende.budget.handlers.posting import Poster
 from allmende.budget.handlers.proposals import Overtaken, ProposalAnswers
+from allmende.budget.handlers.sending import Sender
+from allmende.budget.handlers.telling import Telling
 from allmende.budget.handlers.trees import Handlers
 from allmende.budget.model import Rejection
+from allmende.budget.store.notices import NoticeStore
 from allmende.budget.store.proposals import ProposalStore
 from allmende.budget.store.trees import TreeStore
 from allmende.chassis.boot import Chassis
-from allmende.chassis.db import Transaction
 from allmende.chassis.errors import Misconfigured
-from allmende.chassis.ports import Event
 from allmende.chassis.rpc import endpoint
-from allmende.chassis.worker import Outcome, Worker
+from allmende.chassis.worker import Worker
 from allmende.proto import subjects
 from allmende.proto.message import Problem
+from allmende.proto.streams import consumers_of
 from allmende.proto.tree_file import MAX_FILE_BYTES, TreeFile, read_tree
 
 VERSION = "0.1.0"
@@ -29,6 +34,7 @@ async def run(chassis: Chassis, settings: Settings) -> None:
     Raises:
         Misconfigured: there is no tree yet and `tree_file` cannot be read or is not valid; every fault is named.
     """
+    notices = NoticeStore()
     worker = Worker(
         service="budget",
         bus=chassis.bus,
@@ -36,14 +42,15 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         clock=chassis.clock,
         ids=chassis.ids,
         health=chassis.health,
-        handle=hear_nothing,
-        consumers=(),
+        handle=Telling(notices, chassis.clock, chassis.ids, deliver=settings.webhook_url is not None),
+        consumers=consumers_of("budget"),
     )
     trees, kept = TreeStore(), ProposalStore()
     handlers = Handlers(chassis.db, trees, worker, chassis.clock, chassis.ids, settings.operators, [Overtaken(kept)])
     proposals = ProposalAnswers(chassis.db, trees, kept, worker, chassis.clock, chassis.ids, settings.operators, handlers.carry_out)
     if settings.tree_file is not None:
         await load_first_tree(handlers, settings.tree_file)
+    answers = NoticeAnswers(chassis.db, notices, worker, sends=settings.webhook_url is not None)
     endpoints = [
         endpoint(subjects.TREE, handlers.tree),
         endpoint(subjects.REVISIONS, handlers.revisions),
@@ -55,14 +62,15 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         endpoint(subjects.ACCEPT_PROPOSAL, proposals.accept),
         endpoint(subjects.DECLINE_PROPOSAL, proposals.decline),
         endpoint(subjects.WITHDRAW_PROPOSAL, proposals.withdraw),
+        endpoint(subjects.NOTICES, answers.notices),
+        endpoint(subjects.DELIVERIES, answers.deliveries),
+        endpoint(subjects.RETRY_DELIVERIES, answers.retry),
     ]
-    async with chassis.answering("budget", VERSION, endpoints):
-        await worker.run()
-
-
-async def hear_nothing(tx: Transaction, events: Sequence[Event]) -> Outcome:
-    """The budget service is written to by requests only; the subject table lets it hear no event."""
-    return Outcome()
+    async with chassis.answering("budget", VERSION, endpoints), asyncio.TaskGroup() as tasks:
+        tasks.create_task(worker.run())
+        if settings.webhook_url is not None and settings.webhook_secret is not None:
+            poster = Poster(settings.webhook_url)
+            tasks.create_task(Sender(chassis.db, notices, poster, wire.secret_of(settings.webhook_secret), random.Random()).run())
 
 
 async def load_first_tree(handlers: Handlers, path: str) -> None:

@@ -5,6 +5,7 @@ from typing import NamedTuple, TypeAlias
 
 from allmende.proto.budget import Budget
 from allmende.proto.message import Problem
+from allmende.proto.notices import BudgetNotice, DeliveryState
 from allmende.proto.proposals import State
 from allmende.proto.units import Ms, Ppm
 
@@ -108,3 +109,24 @@ Verdict: TypeAlias = Commit | Unchanged | Rejection
 
 ChildShares: TypeAlias = Sequence[tuple[str, Ppm | None]]
 """Children of one parent with their new shares; None is unset, which is not zero."""
+
+
+class Parcel(NamedTuple):
+    """A delivery that is to be tried: for the how-manieth time, what, and the database's idea of real time in seconds."""
+
+    number: int
+    tries: int
+    notice: BudgetNotice
+    now_s: int
+
+
+class DeliveryRow(NamedTuple):
+    """How a notice fares. Instants are real time."""
+
+    number: int
+    notice: BudgetNotice
+    state: DeliveryState
+    tries: int
+    problem: str
+    next_try_at_ms: Ms | None
+    settled_at_ms: Ms | None

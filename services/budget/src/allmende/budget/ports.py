@@ -1,13 +1,16 @@
 """What the handlers need: the stores, and the chassis' worker as the one that writes. As protocols."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from allmende.budget.model import Commit, PastRevision, Piece, ProposalFilter, Revision, Since, Tree
+from allmende.budget.model import Commit, DeliveryRow, Parcel, PastRevision, Piece, ProposalFilter, Revision, Since, Tree
+from allmende.budget.rules.notices import Watch
+from allmende.budget.rules.pace import Sample
 from allmende.chassis.db import Connection, Transaction
 from allmende.chassis.worker import Outcome
 from allmende.proto.budget import Budget
 from allmende.proto.message import Message
+from allmende.proto.notices import BudgetNotice, DeliveryState
 from allmende.proto.proposals import Proposal, ProposalDecided, ShareProposed
 from allmende.proto.units import Ms
 
@@ -89,3 +92,55 @@ class Writer(Protocol):
 
     async def exclusively(self, work: Callable[[Transaction], Awaitable[tuple[T, Outcome]]]) -> T:
         """Do the work in a transaction; its drafts go into the same transaction's outbox."""
+
+
+Key = tuple[str, str]
+"""Cluster and budget."""
+
+
+class Notices(Protocol):
+    """What is remembered of standings, the notices that were told, and their deliveries as people see them."""
+
+    async def lock(self, tx: Transaction) -> None:
+        """Only one replica looks at standings at a time."""
+
+    async def watches(self, tx: Transaction, keys: Iterable[Key]) -> Mapping[Key, Watch]:
+        """What is remembered; nothing for a budget whose standing was never seen."""
+
+    async def samples(self, tx: Transaction, keys: Iterable[Key]) -> Mapping[Key, Sequence[Sample]]:
+        """The samples that are kept, oldest first."""
+
+    async def keep(self, tx: Transaction, watches: Mapping[Key, Watch], samples: Mapping[Key, Sample]) -> None:
+        """Remember watches, and the samples that are due."""
+
+    async def with_those_above(self, tx: Transaction, budgets: Iterable[str]) -> Mapping[str, Budget]:
+        """Budgets of the tree in force and all budgets above them, by name; those that are gone are missing."""
+
+    async def add(self, tx: Transaction, notice: BudgetNotice, *, deliver: bool) -> None:
+        """Keep a notice, and put it on its way where there is a webhook."""
+
+    async def before(
+        self, connection: Connection, budget: str | None, cluster: str | None, number: int | None, limit: int
+    ) -> Sequence[tuple[int, BudgetNotice]]:
+        """Up to `limit` notices with smaller numbers, newest first."""
+
+    async def deliveries_before(
+        self, connection: Connection, state: DeliveryState | None, number: int | None, limit: int
+    ) -> Sequence[DeliveryRow]:
+        """Up to `limit` deliveries with smaller numbers, newest first."""
+
+    async def retry(self, tx: Transaction, number: int | None) -> int:
+        """Let what was given up wait again: one, or all. Returns how many."""
+
+
+class Deliveries(Protocol):
+    """The sender's side of the deliveries."""
+
+    async def take_due(self, tx: Transaction, out_of_the_way_s: float) -> Parcel | None:
+        """One delivery that is due, taken out of other replicas' way for so many seconds; None: none is."""
+
+    async def delivered(self, tx: Transaction, number: int) -> None:
+        """The receiver has it."""
+
+    async def failed(self, tx: Transaction, parcel: Parcel, problem: str, again_in_s: float | None) -> None:
+        """A try failed: again after so many seconds, or never (None)."""

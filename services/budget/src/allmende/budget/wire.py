@@ -1,5 +1,7 @@
 """Between the messages of `proto.budget` and `proto.proposals` and the values of `model`. Never decides anything."""
 
+import base64
+import binascii
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -20,6 +22,7 @@ from allmende.budget.model import (
     Unchanged,
     Verdict,
 )
+from allmende.budget.rules.notices import LEVEL, PACE, Notice, People, Seen, sentence
 from allmende.proto.budget import (
     Budget,
     BudgetChanged,
@@ -36,7 +39,9 @@ from allmende.proto.budget import (
     UploadPiece,
     WriteReply,
 )
+from allmende.proto.ledger import UsageStanding
 from allmende.proto.message import Message, Problem
+from allmende.proto.notices import BudgetNotice, KeptNotice, NoticesPage
 from allmende.proto.proposals import Proposal, ProposalReply, ProposalsPage, ProposalsQuery
 
 # A reply must fit 64 KiB. Whoever has more faults than that mends these first.
@@ -174,3 +179,71 @@ def _bounded(faults: Sequence[Problem]) -> tuple[Problem, ...]:
             rest = Problem(code="more_faults", sentence=f"and {len(faults) - number} faults more; mend these first")
             return (*faults[:number], rest)
     return tuple(faults)
+
+
+def seen_in(standing: UsageStanding) -> Seen:
+    """What a standing says of its budget."""
+    return Seen(
+        usage_revision=standing.usage_revision,
+        tree_revision=standing.tree_revision,
+        as_of_ms=standing.as_of_ms,
+        charged=standing.charged_gpu_ms,
+        held=standing.held_gpu_ms,
+        entitlement=standing.entitlement_gpu_ms,
+    )
+
+
+def budget_notice(identifier: str, cluster: str, budget: str, seen: Seen, notice: Notice, people: People) -> BudgetNotice:
+    """A notice as it is said."""
+    return BudgetNotice(
+        notice=identifier,
+        kind=LEVEL if notice.passed else PACE,
+        budget=budget,
+        cluster=cluster,
+        as_of_ms=seen.as_of_ms,
+        usage_revision=seen.usage_revision,
+        tree_revision=seen.tree_revision,
+        level_percent=notice.level,
+        passed_percent=tuple(notice.passed),
+        charged_gpu_ms=seen.charged,
+        held_gpu_ms=seen.held,
+        entitlement_gpu_ms=seen.entitlement,
+        whole_at_ms=notice.whole_at_ms,
+        managers=tuple(people.managers),
+        members=tuple(people.members),
+        people_left_out=people.left_out,
+        sentence=sentence(budget, cluster, seen, notice),
+    )
+
+
+def notices_page(rows: Sequence[tuple[int, BudgetNotice]], more: bool) -> NoticesPage:
+    """As many notices as fit a reply, at least one; `more`: there are older ones behind these."""
+    fitting: list[KeptNotice] = []
+    size = 0
+    for number, notice in rows:
+        size += len(_encoder.encode(notice)) + 32
+        if fitting and size > PAGE_BYTES:
+            more = True
+            break
+        fitting.append(KeptNotice(number=number, notice=notice))
+    return NoticesPage(notices=tuple(fitting), next_before=fitting[-1].number if more and fitting else None)
+
+
+def post_of(notice: BudgetNotice) -> bytes:
+    """The body of a post: type and data as Standard Webhooks has them, and `text`, which chat services show as it stands."""
+    return _encoder.encode({"type": notice.TYPE, "text": notice.sentence, "data": notice})
+
+
+def secret_of(text: str) -> bytes:
+    """The bytes of a webhook's secret.
+
+    Raises:
+        ValueError: it is not 24 to 64 bytes in base64, with or without `whsec_`; does not say it.
+    """
+    try:
+        secret = base64.b64decode(text.removeprefix("whsec_"), validate=True)
+    except binascii.Error:
+        secret = b""
+    if not 24 <= len(secret) <= 64:
+        raise ValueError("webhook_secret should be `whsec_` and 24 to 64 random bytes in base64, as of `openssl rand -base64 32`")
+    return secret

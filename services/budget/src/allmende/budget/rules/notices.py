@@ -7,7 +7,7 @@ never a message: `wire` makes those.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from allmende.budget.rules.pace import Pace, Sample, day_and_time
+from allmende.budget.rules.pace import Pace, Sample, day_and_time, is_sample_due
 from allmende.proto.budget import Budget
 from allmende.proto.notices import PEOPLE_MOST
 from allmende.proto.units import HOUR_MS, GpuMs, Ms
@@ -26,8 +26,8 @@ PACE = "entitlement_pace"
 class Watch(NamedTuple):
     """What is remembered of one budget on one cluster.
 
-    `usage_revision`: of the newest standing looked at, -1 before the first. `reached`: the highest level that was told of and is not
-    armed again; 0: none. `paced`: the pace was told since PACE_LEVEL was last reached. `sampled_at_ms`: when the last sample was kept.
+    `usage_revision`: of the newest standing looked at, -1 before the first. `reached`: the highest level that was told of and is
+    not armed again; 0: none. `paced`: the pace was told since PACE_LEVEL was last reached. `sampled_at_ms`: of the last sample.
     """
 
     usage_revision: int = -1
@@ -53,7 +53,7 @@ class Seen(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """Something to tell: the level it is at, the levels that were passed to get there (none: this is about the pace), when 100 %."""
+    """Something to tell: the level it is at, those that were passed to get there (none: it is about the pace), when 100 %."""
 
     level: int
     passed: Sequence[int]
@@ -74,9 +74,17 @@ def is_news(watch: Watch, seen: Seen) -> bool:
 
 
 def wants_pace(watch: Watch, seen: Seen) -> bool:
-    """Whether `judge` looks at the pace, so that history is read only then."""
-    level = standing_level(watch.reached, seen)
-    return level == PACE_LEVEL and not (watch.paced and watch.reached == PACE_LEVEL)
+    """Whether `judge` looks at the pace, so that history is read only then: at the level's crossing, and then once a sample."""
+    if standing_level(watch.reached, seen) != PACE_LEVEL or (watch.paced and watch.reached == PACE_LEVEL):
+        return False
+    return watch.reached < PACE_LEVEL or is_sample_due(watch.sampled_at_ms, seen.as_of_ms)
+
+
+def may_want_pace(watch: Watch, several: Sequence[Seen]) -> bool:
+    """Whether any of several standings in a row may want the pace; of several, `reached` is known only as they are judged."""
+    if len(several) == 1:
+        return wants_pace(watch, several[0])
+    return any(standing_level(level, each) == PACE_LEVEL for each in several for level in (0, PACE_LEVEL))
 
 
 def standing_level(reached: int, seen: Seen) -> int:
@@ -104,7 +112,8 @@ def judge(watch: Watch, seen: Seen, pace: Pace) -> tuple[Watch, Notice | None]:
     whole_at_ms = pace if asks and not isinstance(pace, str) else None
     # Above PACE_LEVEL the pace has had its time; below it the next rise is a new story.
     paced = whole_at_ms is not None or (watch.paced and level == watch.reached)
-    after = watch._replace(usage_revision=seen.usage_revision, reached=level, paced=paced)
+    sampled_at_ms = seen.as_of_ms if is_sample_due(watch.sampled_at_ms, seen.as_of_ms) else watch.sampled_at_ms
+    after = Watch(seen.usage_revision, level, paced, sampled_at_ms)
     passed = [each for each in LEVELS if watch.reached < each <= level]
     if passed:
         return after, Notice(level, passed, whole_at_ms)
@@ -116,8 +125,7 @@ def judge(watch: Watch, seen: Seen, pace: Pace) -> tuple[Watch, Notice | None]:
 def concerned(budget: str, path: Mapping[str, Budget]) -> People | None:
     """The people of a budget; None when it is gone. `path` holds it and all budgets above it, by name.
 
-    Managers: its own, or those of the nearest budget above that has any. Members are its own. What does not fit a message is counted,
-    members first: managers can do something about it.
+    Managers: its own, or those of the nearest budget above that has any. Members are its own. Who does not fit is counted.
     """
     row = path.get(budget)
     if row is None:

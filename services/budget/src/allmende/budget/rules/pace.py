@@ -1,7 +1,7 @@
 """Pace: when a budget comes to 100 % of its entitlement if everything goes on as it did. Exact integers, an honest "unknown".
 
-The gap between entitlement and use is looked at twice: now, and at the oldest sample that is kept. Two points and not a fitted line,
-because that can be said to people in one sentence. Never a promise: the next grant may change it.
+The gap between entitlement and use is looked at twice: now, and at the oldest sample that is kept. Two points and not a fitted
+line, because that can be said to people in one sentence. Never a promise: the next grant may change it.
 """
 
 from collections.abc import Sequence
