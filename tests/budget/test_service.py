@@ -10,9 +10,11 @@ import asyncpg
 import pytest
 from msgspec.structs import replace
 
-from allmende.budget.app import hear_nothing, load_first_tree, run
+from allmende.budget.app import load_first_tree, run
 from allmende.budget.config import Settings
+from allmende.budget.handlers.telling import Telling
 from allmende.budget.handlers.trees import Handlers
+from allmende.budget.store.notices import NoticeStore
 from allmende.budget.store.trees import TreeStore
 from allmende.chassis.boot import Chassis
 from allmende.chassis.db import Database, Transaction
@@ -421,8 +423,9 @@ async def test_a_name_that_is_gone_is_given_to_no_other_budget(handlers: Handler
 
 
 async def test_a_worker_that_hears_nothing_says_nothing(lab: Lab, db: Database) -> None:
+    telling = Telling(NoticeStore(), lab.clock, RandomIds(), deliver=False)
     async with db.transaction() as tx:
-        assert await hear_nothing(tx, []) == Outcome()
+        assert await telling(tx, []) == Outcome()
     worker = Worker(
         service="budget",
         bus=await lab.bus("budget"),
@@ -430,7 +433,7 @@ async def test_a_worker_that_hears_nothing_says_nothing(lab: Lab, db: Database) 
         clock=lab.clock,
         ids=RandomIds(),
         health=Health(),
-        handle=hear_nothing,
+        handle=telling,
         consumers=(),
     )
     written = Handlers(db, TreeStore(), worker, lab.clock, RandomIds(), OPERATORS)

@@ -64,7 +64,8 @@ class Poster:
         try:
             fixed = {"content-type": "application/json", "user-agent": "allmende", "connection": "close"}
             connection.request("POST", self._path, body, {**fixed, **headers})
-            return connection.getresponse().status
+            with connection.getresponse() as answer:
+                return answer.status
         finally:
             connection.close()
 

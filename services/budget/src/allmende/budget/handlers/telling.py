@@ -56,7 +56,8 @@ class Telling:
                 told += [_Told(key, seen, notice)] if notice else []
             kept[key] = watch
         drafts = await self._tell(tx, told, kept)
-        await self._store.keep(tx, kept, {key: samples[key] for key in samples if key in kept})
+        if kept:
+            await self._store.keep(tx, kept, {key: samples[key] for key in samples if key in kept})
         return Outcome(drafts=drafts)
 
     async def _tell(self, tx: Transaction, told: Sequence[_Told], kept: dict[Key, Watch]) -> list[Draft]:
