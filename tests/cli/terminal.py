@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,10 +38,12 @@ class Terminal:
         self.process: subprocess.Popen[bytes] | None = None
         self.log = folder.with_suffix(".log")
 
-    def up(self, *options: str) -> None:
+    def up(self, *options: str, more: Mapping[str, str] | None = None) -> None:
+        """Start the lab; `more` is environment that a person has set."""
         with self.log.open("wb") as log:
             command = [*ALLMENDE, "up", "--lab", str(self.folder), *options]
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment(), start_new_session=True)
+            env = environment() | dict(more or {})
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=env, start_new_session=True)
         self.wait_for(lambda: "Ctrl-C stops it" in self.log.read_text() or self.process.poll() is not None, "up")  # type: ignore[union-attr]
         assert self.process.poll() is None, self.log.read_text()
 

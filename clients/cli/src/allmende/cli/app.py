@@ -11,6 +11,7 @@ from allmende.cli.commands import (
     ledger,
     ledger_verify,
     nodes,
+    notices,
     policies,
     proposals,
     run,
@@ -51,5 +52,6 @@ app.command()(faults.faults)
 ledger.app.command()(ledger_verify.verify)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(nodes.app, name="nodes")
+app.add_typer(notices.app, name="notices")
 app.command(context_settings=elsewhere.UNREAD, add_help_option=False)(elsewhere.simulate)
 app.command(context_settings=elsewhere.UNREAD, add_help_option=False)(elsewhere.agent)

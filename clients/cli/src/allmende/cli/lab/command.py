@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -87,6 +88,11 @@ def _check(budgets: Path) -> None:
         session.fail(CommandFailed(Exit.USAGE, sentence, faults[0].code))
 
 
+def _webhook(environ: Mapping[str, str]) -> dict[str, str]:
+    """Where this lab's notices are posted, if anywhere: by environment, because a command line shows its secrets to everybody."""
+    return {name: environ[name] for name in ("ALLMENDE_BUDGET_WEBHOOK_URL", "ALLMENDE_BUDGET_WEBHOOK_SECRET") if name in environ}
+
+
 async def _up(folder: Path, tree_file: Path, people: tuple[str, ...], nodes: dict[str, str], *, real: bool) -> None:
     from allmende.cli.lab.running import Plan, running
 
@@ -95,7 +101,8 @@ async def _up(folder: Path, tree_file: Path, people: tuple[str, ...], nodes: dic
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     say = _say
     say(f"starting a lab in {folder} ...")
-    plan = Plan(directory=folder, cluster=nodes["CLUSTER"], people=people, tree_file=tree_file, real=real)
+    settings = {"budget": _webhook(environment())}
+    plan = Plan(directory=folder, cluster=nodes["CLUSTER"], people=people, tree_file=tree_file, settings=settings, real=real)
     async with running(plan, say) as lab:
         (start_process if real else start_synthetic)(lab, nodes)
         for line in _welcome(lab, nodes):
