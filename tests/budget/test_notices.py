@@ -99,7 +99,7 @@ class Told:
 async def told(lab: Lab) -> Told:
     """The handler with the tree above in force."""
     db = await lab.database("budget")
-    await Handlers(db, TreeStore(), Silent(db), lab.clock, RandomIds()).load_first(TREE, (), "agreed in May")
+    await Handlers(db, TreeStore(), Silent(db), lab.clock, RandomIds(), ("olga",)).load_first(TREE, (), "agreed in May")
     return Told(lab, db)
 
 
@@ -203,7 +203,7 @@ async def test_samples_are_few_and_forgotten(told: Told) -> None:
 async def test_people_in_great_number_fit_the_message_and_a_page_fits_a_reply(told: Told) -> None:
     many = tuple(f"{number:063d}" for number in range(500))
     crowd = (Budget(budget="lab", managers=many), Budget(budget="vision", parent="lab", share_ppm=1, members=many))
-    handlers = Handlers(told.db, TreeStore(), Silent(told.db), told.lab.clock, RandomIds())
+    handlers = Handlers(told.db, TreeStore(), Silent(told.db), told.lab.clock, RandomIds(), ("olga",))
     async with told.db.transaction() as tx:
         tree = await TreeStore().tree_for_writing(tx)
     assert tree.revision == 1
