@@ -1,4 +1,4 @@
-"""`allmende notices`: from a standing to the sentence a person reads, and given-up deliveries as an operator finds and retries them."""
+"""`allmende notices`: from a standing to the sentence a person reads; given-up deliveries as an operator finds and retries them."""
 
 import asyncio
 import os
