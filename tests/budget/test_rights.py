@@ -139,7 +139,7 @@ def whole_of(budgets: Mapping[str, Budget]) -> Fraction:
     worth: dict[str, Fraction] = {}
     for name, trail in trails.items():
         worth[name] = Fraction(1)
-        for ppm in effective_share(trail, budgets)[0]:
+        for ppm in effective_share(trail, budgets, None)[0]:
             worth[name] *= Fraction(ppm, PPM_WHOLE)
     for name, row in budgets.items():
         if row.share_ppm is None and row.parent is not None:

@@ -146,7 +146,7 @@ def shares_of(nodes: list[Node]) -> dict[str, Fraction]:
     known = {row.budget: row for row in rows}
     result = {}
     for node, row in zip(nodes, rows, strict=True):
-        factors, _ = effective_share(paths(known)[row.budget], known)
+        factors, _ = effective_share(paths(known)[row.budget], known, None)
         result[node.path[-1]] = math.prod((Fraction(factor, PPM_WHOLE) for factor in factors), start=Fraction(1))
     return result
 

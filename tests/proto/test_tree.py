@@ -42,12 +42,12 @@ LAB = known(
     ],
 )
 def test_an_effective_share_is_the_product_of_the_path(budget: str, shares: tuple[int, ...], is_set: bool) -> None:
-    assert effective_share(paths(LAB)[budget], LAB) == (shares, is_set)
+    assert effective_share(paths(LAB)[budget], LAB, None) == (shares, is_set)
 
 
 def test_a_share_of_the_whole_changes_nothing() -> None:
     rows = known(Budget(budget="lab", share_ppm=PPM_WHOLE), Budget(budget="a", parent="lab", share_ppm=PPM_WHOLE))
-    assert effective_share(("lab", "a"), rows) == ((), True)
+    assert effective_share(("lab", "a"), rows, None) == ((), True)
 
 
 def test_paths_begin_at_the_root_whatever_the_order() -> None:
@@ -114,7 +114,7 @@ def test_the_digest_sees_every_field(name: str, field: str) -> None:
 def test_the_shares_of_all_leaves_are_exact_rationals() -> None:
     total = Fraction(0)
     for leaf in leaves(LAB):
-        shares, is_set = effective_share(paths(LAB)[leaf], LAB)
+        shares, is_set = effective_share(paths(LAB)[leaf], LAB, None)
         if is_set:
             product = Fraction(1)
             for share in shares:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from allmende.proto.ids import Name
 from allmende.proto.message import Message, Problem, Text
@@ -10,8 +10,19 @@ from allmende.proto.units import Instant, Sequence, SharePpm
 
 MAX_DEPTH = 8
 MAX_BUDGETS = 10_000
+MAX_CLUSTER_SHARES = 64
 Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 People = Annotated[tuple[Name, ...], Meta(max_length=500)]
+
+
+class ClusterShare(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a budget's share is on one cluster, where it wins over the general one. Zero is a share: nothing is promised there."""
+
+    cluster: Name
+    share_ppm: SharePpm
+
+
+ClusterShares = Annotated[tuple[ClusterShare, ...], Meta(min_length=1, max_length=MAX_CLUSTER_SHARES)]
 
 
 class Budget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -23,6 +34,8 @@ class Budget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     share_ppm: SharePpm | None = None
     managers: People = ()
     members: People = ()
+    cluster_shares: ClusterShares | UnsetType = UNSET
+    """Shares of single clusters, beside a general one that is set. Not encoded where there are none: old readers see what they know."""
 
 
 class BudgetChanged(Message, frozen=True, kw_only=True):
@@ -79,19 +92,21 @@ class TreePage(Struct, frozen=True, kw_only=True):
 
 
 class ChildShare(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The share of one child. `share_ppm` None makes it unset."""
+    """The share of one child. `share_ppm` None makes it unset; of one cluster, it lets the general share hold there again."""
 
     budget: Name
     share_ppm: SharePpm | None
 
 
 class SetShares(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Set the shares of ALL children of one parent at once."""
+    """Set the shares of ALL children of one parent at once: the general ones, or those of one cluster."""
 
     parent: Name
     children: Annotated[tuple[ChildShare, ...], Meta(max_length=1_000)]
     expected_revision: Sequence
     reason: Text
+    cluster: Name | None = None
+    """Unset: the general shares, which hold wherever a cluster has none of its own."""
 
 
 class PutBudgets(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

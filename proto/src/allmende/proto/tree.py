@@ -61,13 +61,23 @@ def leaves(budgets: Mapping[str, Budget]) -> frozenset[str]:
     return frozenset(name for name in budgets if name not in parents)
 
 
-def effective_share(path: Iterable[str], budgets: Mapping[str, Budget]) -> tuple[tuple[Ppm, ...], bool]:
+def share_on(row: Budget, cluster: str | None) -> Ppm | None:
+    """The budget's part of its parent on a cluster: the cluster's own share where there is one, else the general (contract §2)."""
+    return next((own.share_ppm for own in row.cluster_shares or () if own.cluster == cluster), row.share_ppm)
+
+
+def named_clusters(budgets: Iterable[Budget]) -> tuple[str, ...]:
+    """The clusters of which any budget says a share of its own, in order. On all others the general shares hold."""
+    return tuple(sorted({own.cluster for row in budgets for own in row.cluster_shares or ()}))
+
+
+def effective_share(path: Iterable[str], budgets: Mapping[str, Budget], cluster: str | None) -> tuple[tuple[Ppm, ...], bool]:
     """The shares whose product is the effective share of the last budget on the path, and whether that budget's own is set.
 
     Unset budgets are transparent (contract §2): they contribute nothing to the product. The root, where unset, is the whole.
-    An exact rational: product of the ppm over 10^6 to the power of their number.
+    An exact rational: product of the ppm over 10^6 to the power of their number. `cluster` None: where no cluster has its own.
     """
     names = tuple(path)
-    shares = tuple(share for name in names if (share := budgets[name].share_ppm) is not None and share != PPM_WHOLE)
+    shares = tuple(share for name in names if (share := share_on(budgets[name], cluster)) is not None and share != PPM_WHOLE)
     is_set = budgets[names[-1]].share_ppm is not None
     return shares, is_set

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from allmende.proto.budget import Budget
+from allmende.proto.budget import Budget, ClusterShare
 from allmende.proto.message import Problem
 from allmende.proto.tree import paths
 from allmende.proto.tree_rules import RESERVED_NAMES, quote, validate
@@ -126,7 +127,11 @@ def _budget(trail: tuple[str, ...], table: Mapping[str, object], faults: list[Pr
         if isinstance(value, list) and any(isinstance(each, dict) for each in value):
             faults.append(_wrong(f"{place}: {quote(key)} is a list of tables; a budget is one table, [{'.'.join((*trail, key))}]"))
         else:
-            faults.append(_unknown(key, f"in {place}; known are share, title, managers, members, and tables for the budgets below"))
+            faults.append(
+                _unknown(
+                    key, f"in {place}; known are share, cluster_shares, title, managers, members, and tables for the budgets below"
+                )
+            )
     return Budget(
         budget=trail[-1],
         parent=trail[-2] if len(trail) > 1 else None,
@@ -134,7 +139,18 @@ def _budget(trail: tuple[str, ...], table: Mapping[str, object], faults: list[Pr
         share_ppm=_share(trail, table["share"], faults) if "share" in table else None,
         managers=_names(place, "managers", table.get("managers", []), faults),
         members=_names(place, "members", table.get("members", []), faults),
+        cluster_shares=_cluster_shares(trail, table.get("cluster_shares", {}), faults),
     )
+
+
+def _cluster_shares(trail: tuple[str, ...], value: object, faults: list[Problem]) -> tuple[ClusterShare, ...] | UnsetType:
+    if not isinstance(value, dict):
+        example = 'cluster_shares = { jupiter = "20%" }'
+        faults.append(_wrong(f"{_place(trail)}: cluster_shares must be a table of clusters, such as {example}"))
+        return UNSET
+    # In the order of the clusters' names, so that a file written otherwise is no other tree.
+    shares = ((cluster, _share((*trail, "cluster_shares", cluster), said, faults)) for cluster, said in sorted(value.items()))
+    return tuple(ClusterShare(cluster=cluster, share_ppm=share or 0) for cluster, share in shares) or UNSET
 
 
 def _title(place: str, value: object, faults: list[Problem]) -> str:
@@ -194,6 +210,9 @@ def _table(row: Budget, trail: tuple[str, ...]) -> Iterator[str]:
         yield f"title = {_text(row.title)}\n"
     if row.share_ppm is not None:
         yield f'share = "{format_share(row.share_ppm)}"\n'
+    if own := sorted(row.cluster_shares or (), key=lambda each: each.cluster):
+        pairs = ", ".join(f'{each.cluster} = "{format_share(each.share_ppm)}"' for each in own)
+        yield f"cluster_shares = {{ {pairs} }}\n"
     for key, people in (("managers", row.managers), ("members", row.members)):
         if people:
             yield f"{key} = [{', '.join(map(_text, people))}]\n"

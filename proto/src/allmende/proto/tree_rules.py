@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from allmende.proto.budget import MAX_BUDGETS, MAX_DEPTH, Budget
+from allmende.proto.budget import MAX_BUDGETS, MAX_CLUSTER_SHARES, MAX_DEPTH, Budget
 from allmende.proto.ids import is_name
 from allmende.proto.message import Problem
+from allmende.proto.tree import named_clusters, share_on
 from allmende.proto.units import PPM_WHOLE, Ppm, format_share
 
 # The keys of a budget file: in `[lab.share]` nobody could tell the budget from the key (see `tree_file`).
-RESERVED_NAMES = frozenset({"title", "share", "managers", "members"})
+RESERVED_NAMES = frozenset({"title", "share", "cluster_shares", "managers", "members"})
 MAX_TITLE = 200
 MAX_PEOPLE = 500
 # One message holds one budget: what is left of 64 KiB is for the envelope and for the request that carries it.
@@ -32,7 +33,8 @@ def validate(budgets: Iterable[Budget]) -> tuple[Problem, ...]:
     The budgets may be in any order and may have been built without any check. Codes: `empty_tree`, `too_many_budgets`,
     `no_root`, `several_roots`, `invalid_name`, `reserved_name`, `duplicate_budget`, `orphan`, `tree_loop`, `too_deep`,
     `share_out_of_range`, `root_share`, `shares_exceed_parent`, `members_on_inner_budget`, `too_many_people`,
-    `duplicate_person`, `title_too_long`, `budget_too_large`.
+    `duplicate_person`, `title_too_long`, `budget_too_large`, `too_many_cluster_shares`, `duplicate_cluster_share`,
+    `cluster_share_without_general`.
 
     A budget that is defined twice counts with both definitions in the sums. Cost: O(budgets x depth).
     """
@@ -106,6 +108,7 @@ def _own_faults(row: Budget, family: _Family) -> Iterator[Problem]:
         )
     if row.parent is None and row.share_ppm not in (None, PPM_WHOLE):
         yield Problem(code="root_share", sentence=f"budget {name} is the root, which is the whole: leave its share out")
+    yield from _cluster_shares(name, row)
     if len(row.title) > MAX_TITLE:
         yield Problem(
             code="title_too_long", sentence=f"budget {name}: the title has {len(row.title)} characters, at most {MAX_TITLE}"
@@ -118,6 +121,31 @@ def _own_faults(row: Budget, family: _Family) -> Iterator[Problem]:
     if (size := len(_encoder.encode(row))) > MAX_BUDGET_BYTES:
         sentence = f"budget {name} takes {size} bytes, at most {MAX_BUDGET_BYTES} fit a message: list fewer people"
         yield Problem(code="budget_too_large", sentence=sentence)
+
+
+def _cluster_shares(name: str, row: Budget) -> Iterator[Problem]:
+    shares = row.cluster_shares or ()
+    if len(shares) > MAX_CLUSTER_SHARES:
+        sentence = f"budget {name} has shares of {len(shares)} clusters, at most {MAX_CLUSTER_SHARES}"
+        yield Problem(code="too_many_cluster_shares", sentence=sentence)
+        return
+    if shares and row.parent is None:
+        yield Problem(code="root_share", sentence=f"budget {name} is the root, the whole of every cluster: leave its shares out")
+    elif shares and row.share_ppm is None:
+        sentence = f'budget {name} has shares of single clusters but no general one: add share = "0%" if it has none elsewhere'
+        yield Problem(code="cluster_share_without_general", sentence=sentence)
+    seen: set[str] = set()
+    for own in shares:
+        if not is_name(own.cluster):
+            yield _invalid_name(f"budget {name}: one of the clusters of its shares", own.cluster)
+        elif own.cluster in seen:
+            sentence = f"budget {name} has two shares of cluster {quote(own.cluster)}"
+            yield Problem(code="duplicate_cluster_share", sentence=sentence)
+        seen.add(own.cluster)
+        if not 0 <= own.share_ppm <= PPM_WHOLE:
+            where = f"budget {name} on cluster {quote(own.cluster)}"
+            sentence = f"{where}: a share lies between 0% and 100%, not {_percent(own.share_ppm)}"
+            yield Problem(code="share_out_of_range", sentence=sentence)
 
 
 def _people(name: str, role: str, people: Sequence[str]) -> Iterator[Problem]:
@@ -200,17 +228,22 @@ def _depths(family: _Family) -> Iterator[Problem]:
 
 
 def _sums(rows: Sequence[Budget], family: _Family) -> Iterator[Problem]:
-    """Contract §2: siblings sum to at most the whole; those below an unset budget count in the nearest set ancestor's sum."""
+    """Contract §2: siblings sum to at most the whole; those below an unset budget count in the nearest set ancestor's sum.
+
+    The same on every cluster: who counts in which sum does not depend on the cluster, only how much.
+    """
     counted: dict[str, list[Budget]] = {}
     for row in rows:
         if row.share_ppm is not None and row.parent is not None:
             counted.setdefault(_nearest_set(row.parent, family), []).append(row)
     for ancestor, shares in counted.items():
-        total = sum(row.share_ppm or 0 for row in shares)
-        if total > PPM_WHOLE:
-            parts = [_part(row, ancestor) for row in shares]
-            sentence = f"the shares below {quote(ancestor)} sum to {_percent(total)}, more than 100%: {_listed(parts)}"
-            yield Problem(code="shares_exceed_parent", sentence=sentence)
+        for cluster in (None, *named_clusters(shares)):
+            total = sum(share_on(row, cluster) or 0 for row in shares)
+            if total > PPM_WHOLE:
+                parts = [_part(row, ancestor, cluster) for row in shares]
+                where = "" if cluster is None else f" on cluster {quote(cluster)}"
+                sentence = f"the shares below {quote(ancestor)}{where} sum to {_percent(total)}, more than 100%: {_listed(parts)}"
+                yield Problem(code="shares_exceed_parent", sentence=sentence[:1_000])
 
 
 def _nearest_set(name: str, family: _Family) -> str:
@@ -228,9 +261,9 @@ def _nearest_set(name: str, family: _Family) -> str:
     return at
 
 
-def _part(row: Budget, ancestor: str) -> str:
+def _part(row: Budget, ancestor: str, cluster: str | None) -> str:
     through = f" (through {quote(row.parent or '')}, whose share is unset)" if row.parent != ancestor else ""
-    return f"{quote(row.budget)} {_percent(row.share_ppm or 0)}{through}"
+    return f"{quote(row.budget)} {_percent(share_on(row, cluster) or 0)}{through}"
 
 
 def _percent(ppm: Ppm) -> str:

@@ -213,7 +213,7 @@ class Share(NamedTuple):
     """A budget's place and effective share during `[from_ms, until_ms)`; `until_ms` None: still.
 
     `path` runs from the root to the budget. The share is the product of `ppm` over 10^6 to the power of their number, or
-    nothing at all where `covers` is False (an unset leaf, contract §2).
+    nothing at all where `covers` is False (an unset leaf, contract §2). `cluster` empty: wherever a cluster has none of its own.
     """
 
     budget: str
@@ -223,6 +223,7 @@ class Share(NamedTuple):
     from_ms: Ms
     until_ms: Ms | None
     revision: int
+    cluster: str = ""
 
     def holds_at(self, instant_ms: Ms) -> bool:
         """True when it is in force at the instant."""

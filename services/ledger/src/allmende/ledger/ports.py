@@ -94,17 +94,23 @@ class Trees(Protocol):
     async def last_in_force(self, tx: Transaction) -> tuple[int, Ms] | None:
         """The newest revision read in, and since when it holds."""
 
-    async def open_shares(self, tx: Transaction) -> dict[str, Share]:
-        """The shares without an end."""
+    async def open_shares(self, tx: Transaction) -> dict[str, dict[str, Share]]:
+        """The shares without an end, by cluster (empty: the general ones) and budget."""
 
     async def forget_shares(self, tx: Transaction) -> None:
         """Drop the derived history, to derive it anew."""
 
-    async def apply(self, tx: Transaction, revision: int, change: Succession) -> None:
-        """Let a revision's shares succeed those in force. A share that would have held for no time at all is not kept."""
+    async def mark_applied(self, tx: Transaction, revision: int, at_ms: Ms) -> None:
+        """The revision has been read in and is in force from an instant on."""
 
-    async def tree(self, connection: Connection, from_ms: Ms, now_ms: Ms) -> Tree:
-        """The revision in force at `now_ms` and the shares of `[from_ms, now_ms]`."""
+    async def apply(self, tx: Transaction, cluster: str, change: Succession) -> None:
+        """Let a revision's shares of a cluster (empty: the general ones) succeed those in force.
+
+        A share that would have held for no time at all is not kept.
+        """
+
+    async def tree(self, connection: Connection, cluster: str, from_ms: Ms, now_ms: Ms) -> Tree:
+        """The revision in force at `now_ms` and the shares of `[from_ms, now_ms]` on a cluster."""
 
 
 class Readings(Protocol):

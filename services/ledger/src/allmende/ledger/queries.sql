@@ -122,7 +122,9 @@ WHERE a.cluster = $1 AND a.ended_at_ms IS NULL AND a.granted_at_ms IS NOT NULL
 GROUP BY a.attempt, a.cluster
 
 -- name: shares
-SELECT budget, path, ppm, covers, from_ms, until_ms, revision FROM share WHERE until_ms IS NULL OR until_ms > $1
+-- The general ones and those of one cluster.
+SELECT budget, path, ppm, covers, from_ms, until_ms, revision, cluster FROM share
+WHERE (until_ms IS NULL OR until_ms > $1) AND cluster IN ('', $2)
 
 -- name: revision_in_force
 SELECT max(revision) FROM tree_revision WHERE applied AND in_force_from_ms <= $1
@@ -148,19 +150,19 @@ SELECT definition FROM (
 ) AS newest WHERE definition IS NOT NULL
 
 -- name: open_shares
-SELECT budget, path, ppm, covers, from_ms, until_ms, revision FROM share WHERE until_ms IS NULL
+SELECT budget, path, ppm, covers, from_ms, until_ms, revision, cluster FROM share WHERE until_ms IS NULL
 
 -- name: forget_shares
 DELETE FROM share
 
 -- name: forget_empty_shares
-DELETE FROM share WHERE until_ms IS NULL AND budget = ANY($1::text[]) AND from_ms = $2
+DELETE FROM share WHERE until_ms IS NULL AND budget = ANY($1::text[]) AND from_ms = $2 AND cluster = $3
 
 -- name: end_shares
-UPDATE share SET until_ms = $2 WHERE until_ms IS NULL AND budget = ANY($1::text[])
+UPDATE share SET until_ms = $2 WHERE until_ms IS NULL AND budget = ANY($1::text[]) AND cluster = $3
 
 -- name: begin_share
-INSERT INTO share (budget, path, ppm, covers, from_ms, revision) VALUES ($1, $2, $3, $4, $5, $6)
+INSERT INTO share (budget, path, ppm, covers, from_ms, revision, cluster) VALUES ($1, $2, $3, $4, $5, $6, $7)
 
 -- name: mark_applied
 UPDATE tree_revision SET applied = true, in_force_from_ms = $2 WHERE revision = $1

@@ -24,7 +24,7 @@ from allmende.proto.budget import (
     WriteReply,
 )
 from allmende.proto.message import Problem
-from allmende.proto.tree import leaves
+from allmende.proto.tree import leaves, share_on
 from allmende.proto.tree_file import TreeFile, split
 from allmende.proto.units import parse_share
 
@@ -134,13 +134,18 @@ def set_(
         typer.Argument(metavar="NAME=SHARE...", help="ALL its children: 35%, 0.35, or `unset`.", show_default=False),
     ],
     reason: ReasonOption,
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", metavar="CLUSTER", help="Set what holds on this cluster alone; `unset`: as everywhere."),
+    ] = None,
     expect: ExpectOption = None,
     lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Set the shares of all children of one budget.
+    """Set the shares of all children of one budget, everywhere or on one cluster.
 
-    All at once, for example: `allmende budgets set lab vision=35% language=65% --reason "..."`.
+    All at once, for example: `allmende budgets set lab vision=35% language=65% --reason "..."`. With `--cluster` the shares hold on
+    that cluster alone, in place of those that hold everywhere.
     """
     children = tuple(_child(pair) for pair in shares)
 
@@ -148,9 +153,9 @@ def set_(
         async with session.opened(lab) as opened:
             before = await fetch_tree(opened)
             expected = before.revision if expect is None else expect
-            request = SetShares(parent=parent, children=children, expected_revision=expected, reason=reason)
+            request = SetShares(parent=parent, children=children, expected_revision=expected, reason=reason, cluster=cluster)
             committed = writes.committed(await opened.ask(subjects.SET_SHARES, request, WriteReply), expected)
-            session.show(committed, _changes(before, children, committed), as_json)
+            session.show(committed, _changes(before, children, cluster, committed), as_json)
 
     session.run(work())
 
@@ -197,10 +202,11 @@ def _child(pair: str) -> ChildShare:
         raise typer.BadParameter(str(error)) from None
 
 
-def _changes(before: WholeTree, children: tuple[ChildShare, ...], committed: Committed) -> str:
-    old = {each.budget: each.share_ppm for each in before.budgets}
-    lines = [f"revision {committed.revision}"]
+def _changes(before: WholeTree, children: tuple[ChildShare, ...], cluster: str | None, committed: Committed) -> str:
+    old = {each.budget: each for each in before.budgets}
+    lines = [f"revision {committed.revision}" + ("" if cluster is None else f", on {cluster}")]
     for child in children:
         was = old.get(child.budget)
-        lines.append(f"{child.budget}: {writes.share(was)} -> {writes.share(child.share_ppm)}")
+        now = was.share_ppm if was is not None and cluster is not None and child.share_ppm is None else child.share_ppm
+        lines.append(f"{child.budget}: {writes.share(None if was is None else share_on(was, cluster))} -> {writes.share(now)}")
     return "\n".join(lines)

@@ -1,6 +1,6 @@
 """The tree of budgets as people look at it: shares, what they are worth a day on the GPUs of now, who manages what."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 
 from rich.console import RenderableType
@@ -14,27 +14,26 @@ from allmende.cli.session import Session
 from allmende.proto import subjects
 from allmende.proto.budget import Budget
 from allmende.proto.ledger import StandingsQuery, StandingsReply
-from allmende.proto.tree import effective_share, leaves, paths
+from allmende.proto.tree import effective_share, leaves, named_clusters, paths, share_on
 from allmende.proto.units import DAY_MS, PPM_WHOLE, format_share
 
 _MANAGERS_NAMED = 3
 
 
-async def available(opened: Session) -> int | None:
-    """GPUs available on all clusters of the lab now; None, unknown, where the ledger cannot say it of each.
+async def available(opened: Session) -> Mapping[str, int] | None:
+    """GPUs available now on each cluster of the lab; None, unknown, where the ledger cannot say it of all of them.
 
     Raises:
         CommandFailed: somebody else than the ledger is missing.
     """
     if not opened.place.clusters:
         return None
-    gpus = 0
+    gpus: dict[str, int] = {}
     for cluster in opened.place.clusters:
+        # The last name that there can be: the figure of the cluster comes with any page.
+        query = StandingsQuery(cluster=cluster, after="z" * 63)
         try:
-            # The last name that there can be: the figure of the cluster comes with any page.
-            gpus += (
-                await opened.ask(subjects.STANDINGS, StandingsQuery(cluster=cluster, after="z" * 63), StandingsReply)
-            ).available_gpus
+            gpus[cluster] = (await opened.ask(subjects.STANDINGS, query, StandingsReply)).available_gpus
         except CommandFailed as failed:
             # The tree is worth showing although the ledger is away.
             if failed.exit_code in (Exit.REFUSED, Exit.UNREACHABLE):
@@ -43,8 +42,8 @@ async def available(opened: Session) -> int | None:
     return gpus
 
 
-def drawn(tree: WholeTree, gpus: int | None) -> RenderableType:
-    """A revision as a tree. `gpus`: GPUs available now; None where that is unknown, and then no amounts are shown."""
+def drawn(tree: WholeTree, gpus: Mapping[str, int] | None) -> RenderableType:
+    """A revision as a tree. `gpus`: GPUs available now, by cluster; None where that is unknown, and then no amounts are shown."""
     by_name = {each.budget: each for each in tree.budgets}
     trails = paths(by_name)
     leaf = leaves(by_name)
@@ -57,18 +56,15 @@ def drawn(tree: WholeTree, gpus: int | None) -> RenderableType:
     return root
 
 
-def _line(each: Budget, trail: tuple[str, ...], by_name: Mapping[str, Budget], is_leaf: bool, gpus: int | None) -> str:
-    factors, is_set = effective_share(trail, by_name)
-    effective = Fraction(1)
-    for factor in factors:
-        effective *= Fraction(factor, PPM_WHOLE)
+def _line(
+    each: Budget, trail: tuple[str, ...], by_name: Mapping[str, Budget], is_leaf: bool, gpus: Mapping[str, int] | None
+) -> str:
     parts = [each.budget + (f" ({each.title})" if each.title else "")]
-    if each.parent:
-        parts.append(f"{share(each.share_ppm)} of {each.parent}" if each.share_ppm is not None else "no share set")
-    if each.parent and is_set:
-        parts.append(f"{format_share(int(effective * PPM_WHOLE))} of everything")
-    if gpus is not None and (is_set or not each.parent):
-        parts.append(f"{render.gpu_hours(int(effective * gpus * DAY_MS))} GPU-hours a day")
+    parts += _shares(each, trail, by_name)
+    if gpus is not None:
+        worth = [_effective(trail, by_name, cluster) * number * DAY_MS for cluster, number in gpus.items()]
+        if each.parent is None or any(share_on(each, cluster) is not None for cluster in gpus):
+            parts.append(f"{render.gpu_hours(int(sum(worth)))} GPU-hours a day")
     if is_leaf:
         parts.append(render.count(len(each.members), "member"))
     if each.managers:
@@ -76,3 +72,29 @@ def _line(each: Budget, trail: tuple[str, ...], by_name: Mapping[str, Budget], i
         named = ", ".join(each.managers[:_MANAGERS_NAMED]) + (f" and {more} more" if more > 0 else "")
         parts.append(f"managed by {named}")
     return ", ".join(parts)
+
+
+def _shares(each: Budget, trail: tuple[str, ...], by_name: Mapping[str, Budget]) -> Iterator[str]:
+    if each.parent is None:
+        return
+    if each.share_ppm is None:
+        yield "no share set"
+    else:
+        yield f"{format_share(each.share_ppm)} of {each.parent}"
+        yield f"{_percent(_effective(trail, by_name, None))} of everything"
+    # Also where only a budget above has a share of its own there: the effective share is another one all the same.
+    for cluster in named_clusters(by_name[name] for name in trail):
+        own = share_on(each, cluster)
+        if own is not None:
+            yield f"on {cluster} {share(own)} of {each.parent}: {_percent(_effective(trail, by_name, cluster))} of it"
+
+
+def _effective(trail: tuple[str, ...], by_name: Mapping[str, Budget], cluster: str | None) -> Fraction:
+    effective = Fraction(1)
+    for factor in effective_share(trail, by_name, cluster)[0]:
+        effective *= Fraction(factor, PPM_WHOLE)
+    return effective
+
+
+def _percent(effective: Fraction) -> str:
+    return format_share(int(effective * PPM_WHOLE))

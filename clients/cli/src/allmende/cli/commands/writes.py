@@ -53,15 +53,15 @@ def difference(changed: Iterable[BudgetDiff]) -> Iterator[str]:
             case BudgetDiff(before=None, after=Budget(parent=None)):
                 yield f"{each.budget}: new, the whole"
             case BudgetDiff(before=None, after=Budget() as new):
-                yield f"{each.budget}: new, {share(new.share_ppm)} of {new.parent}"
+                yield f"{each.budget}: new, {shares(new)} of {new.parent}"
             case BudgetDiff(before=Budget() as old, after=Budget() as new) if old != new:
                 yield f"{each.budget}: {', '.join(_parts(old, new))}"
 
 
 def _parts(old: Budget, new: Budget) -> Iterator[str]:
-    if old.share_ppm != new.share_ppm or old.parent != new.parent:
+    if old.share_ppm != new.share_ppm or old.cluster_shares != new.cluster_shares or old.parent != new.parent:
         moved = f", moved from {old.parent} to {new.parent}" if old.parent != new.parent else ""
-        yield f"{share(old.share_ppm)} -> {share(new.share_ppm)}{moved}"
+        yield f"{shares(old)} -> {shares(new)}{moved}"
     if old.title != new.title:
         yield f"title {new.title!r}" if new.title else "no title any more"
     yield from _people("manager", old.managers, new.managers)
@@ -77,6 +77,12 @@ def _people(role: str, old: tuple[str, ...], new: tuple[str, ...]) -> Iterator[s
         yield f"{role} {', '.join(went)} removed"
     if not came and not went and old != new:
         yield f"{role}s in another order"
+
+
+def shares(each: Budget) -> str:
+    """The share of a budget, and those that it has on single clusters."""
+    own = ", ".join(f"{own.cluster} {format_share(own.share_ppm)}" for own in each.cluster_shares or ())
+    return share(each.share_ppm) + (f" ({own})" if own else "")
 
 
 def share(ppm: int | None) -> str:

@@ -43,15 +43,15 @@ def steps(changes: Iterable[NodeChange], span: Span) -> tuple[Step, ...]:
     return tuple(found)
 
 
-def shares(change: TreeChange) -> Shares:
-    """The effective share of each leaf, exact; None where the leaf is unset. In the order in which the tree names them."""
+def shares(change: TreeChange, cluster: str) -> Shares:
+    """The effective share of each leaf on the cluster, exact; None where the leaf is unset. In the order in which the tree names them."""
     budgets = {each.budget: each for each in change.budgets}
     trails, ends = paths(budgets), leaves(budgets)
     found: Shares = {}
     for name in budgets:
         if name not in ends:
             continue
-        parts, is_set = effective_share(trails[name], budgets)
+        parts, is_set = effective_share(trails[name], budgets, cluster)
         product = Fraction(1)
         for part in parts:
             product *= Fraction(part, PPM_WHOLE)
@@ -59,20 +59,20 @@ def shares(change: TreeChange) -> Shares:
     return found
 
 
-def in_force(trees: Iterable[TreeChange], span: Span) -> Iterator[tuple[Shares, Span]]:
+def in_force(trees: Iterable[TreeChange], cluster: str, span: Span) -> Iterator[tuple[Shares, Span]]:
     """The shares, and the part of the span in which they were in force."""
     ordered = sorted(trees, key=lambda each: each.at_ms)
     ends = chain((each.at_ms for each in ordered[1:]), (span.to_ms,))
     for tree, end_ms in zip(ordered, ends, strict=False):
         from_ms, to_ms = span.clip(tree.at_ms, end_ms)
         if from_ms < to_ms:
-            yield shares(tree), Span(from_ms, to_ms)
+            yield shares(tree, cluster), Span(from_ms, to_ms)
 
 
-def shares_ppm(trees: Iterable[TreeChange], span: Span) -> dict[str, Ppm | None]:
+def shares_ppm(trees: Iterable[TreeChange], cluster: str, span: Span) -> dict[str, Ppm | None]:
     """The effective share of each leaf of the last tree, rounded down."""
     last: Shares = {}
-    for found, _part in in_force(trees, span):
+    for found, _part in in_force(trees, cluster, span):
         last = found
     return {name: None if share is None else int(share * PPM_WHOLE) for name, share in last.items()}
 
@@ -85,12 +85,14 @@ def available_by_hour(capacity: Iterable[Step], span: Span) -> tuple[GpuMs, ...]
     return sums.by_hour()
 
 
-def entitled_by_hour(capacity: tuple[Step, ...], trees: Iterable[TreeChange], span: Span) -> dict[str, tuple[GpuMs, ...]]:
+def entitled_by_hour(
+    capacity: tuple[Step, ...], trees: Iterable[TreeChange], cluster: str, span: Span
+) -> dict[str, tuple[GpuMs, ...]]:
     """What each leaf of any tree in force is entitled to in each hour of the span. An unset leaf has nothing."""
     whole = available_by_hour(capacity, span)
     found: dict[str, list[GpuMs]] = {}
     broken: dict[tuple[str, int], Fraction] = {}
-    for leaves_now, part in in_force(trees, span):
+    for leaves_now, part in in_force(trees, cluster, span):
         sums = HourSums(span)
         for step in capacity:
             sums.add(step.healthy, *part.clip(step.from_ms, step.to_ms))

@@ -82,7 +82,7 @@ def cost(runtime_s: float, peak_mib: float, events: int) -> Cost:
 def _sums(history: History, span: Span) -> _Sums:
     steps = capacity.steps(history.nodes, span)
     got, lost = held(history, span), losses.losses(history, span)
-    entitled = capacity.entitled_by_hour(steps, history.trees, span)
+    entitled = capacity.entitled_by_hour(steps, history.trees, history.cluster.cluster, span)
     team_hours = teams(entitled, demand(history, span), got.delivered, got.past_slice, span)
     hourly = Hourly(
         from_ms=span.from_ms,
@@ -175,7 +175,7 @@ def _per_1000_hours(count: int, amount: GpuMs) -> float | None:
 
 
 def _teams(history: History, sums: _Sums, span: Span) -> tuple[Team, ...]:
-    shares_ppm = capacity.shares_ppm(history.trees, span)
+    shares_ppm = capacity.shares_ppm(history.trees, history.cluster.cluster, span)
     waited: dict[str, list[waits.Wait]] = defaultdict(list)
     for wait in sums.waits:
         waited[wait.leaf].append(wait)

@@ -35,7 +35,7 @@ class Allmende:
         self._terms = settings.terms()
         self._policy = settings.preemptor()
         self._books = Books()
-        self._rolling = Rolling(length_ms=settings.window_ms, slice_cap_ms=settings.slice_cap_ms)
+        self._rolling = Rolling(length_ms=settings.window_ms, slice_cap_ms=settings.slice_cap_ms, cluster=cluster.cluster)
         self._numbers = count(1)
         self._nodes_seq = count(1)
         self._revision = 0

@@ -47,7 +47,7 @@ class Priority(Backfill):
     name = "priority"
 
     def __init__(self, settings: Settings, cluster: Cluster) -> None:
-        self._settings = settings
+        self._settings, self._cluster = settings, cluster.cluster
         self._node_gpus = max((node.gpus for node in cluster.nodes), default=1)
         self._limits: dict[str, int] = {NO_TEAM: self._node_gpus}
         super().__init__(cluster, settings.levels, settings.backfill_depth, settings.grace_ms)
@@ -57,7 +57,7 @@ class Priority(Backfill):
         budgets = {each.budget: each for each in change.budgets}
         self._limits = {NO_TEAM: self._node_gpus}
         for name, path in paths(budgets).items():
-            shares, is_set = effective_share(path, budgets)
+            shares, is_set = effective_share(path, budgets, self._cluster)
             self._limits[name] = self._limit(shares if is_set else (0,))
         super().tree(change)
 

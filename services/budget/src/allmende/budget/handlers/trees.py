@@ -84,7 +84,9 @@ class Handlers:
         async def work(tx: Transaction) -> tuple[WriteReply, Outcome]:
             tree = await self._store.tree_for_writing(tx)
             intent, now_ms = wire.intent_of(caller, request), self._clock.now_ms()
-            verdict = rules.set_shares(tree, intent, request.parent, wire.shares_of(request.children), now_ms, self._asking(caller))
+            verdict = rules.set_shares(
+                tree, intent, request.parent, wire.shares_of(request.children), now_ms, self._asking(caller), request.cluster
+            )
             since = await self._since(tx, intent, verdict)
             return wire.reply(verdict, since), await self.carry_out(tx, verdict, caller)
 

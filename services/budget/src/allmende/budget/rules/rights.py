@@ -10,6 +10,7 @@ import msgspec
 from allmende.budget.model import Asking
 from allmende.proto.budget import Budget
 from allmende.proto.message import Problem
+from allmende.proto.tree import named_clusters, share_on
 from allmende.proto.tree_rules import quote
 from allmende.proto.units import Ppm, format_share
 
@@ -81,23 +82,26 @@ def _beyond_holding(before: Budgets, after: Budgets, person: str) -> Iterator[Pr
     for name, row in before.items():
         if row.parent is None or row.share_ppm is not None or person not in row.managers or manages(before, row.parent, person):
             continue
-        was, now = _drawn(before, name), _drawn(after, name)
-        if now > was:
-            sentence = (
-                f"{quote(name)} has no share of its own, and {format_share(was)} is shared below it: "
-                f"{format_share(now)} is more than it holds; its managers may ask those of {quote(row.parent)}"
-            )
-            yield Problem(code="more_than_held", sentence=sentence)
+        for cluster in (None, *named_clusters((*before.values(), *after.values()))):
+            was, now = _drawn(before, name, cluster), _drawn(after, name, cluster)
+            if now > was:
+                where = "" if cluster is None else f" on cluster {quote(cluster)}"
+                sentence = (
+                    f"{quote(name)} has no share of its own, and {format_share(was)} is shared below it{where}: "
+                    f"{format_share(now)} is more than it holds; its managers may ask those of {quote(row.parent)}"
+                )
+                yield Problem(code="more_than_held", sentence=sentence)
 
 
-def _drawn(budgets: Budgets, top: str) -> Ppm:
-    """The sum of the shares that count, through unset budgets, in the sum of whoever stands above `top`."""
+def _drawn(budgets: Budgets, top: str, cluster: str | None) -> Ppm:
+    """The sum of the shares on a cluster that count, through unset budgets, in the sum of whoever stands above `top`."""
     total = 0
     for row in budgets.values():
-        if row.share_ppm is not None and row.parent is not None:
+        share = share_on(row, cluster)
+        if share is not None and row.parent is not None:
             for name in _unset_above(budgets, row.parent):
                 if name == top:
-                    total += row.share_ppm
+                    total += share
                     break
     return total
 

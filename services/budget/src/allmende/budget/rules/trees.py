@@ -9,11 +9,11 @@ import msgspec
 
 from allmende.budget.model import Asking, ChildShares, Commit, Intent, Piece, Rejection, Revision, Tree, Unchanged, Verdict
 from allmende.budget.rules.rights import overreach
-from allmende.proto.budget import Budget
+from allmende.proto.budget import Budget, ClusterShare
 from allmende.proto.message import Problem
 from allmende.proto.tree import digest
 from allmende.proto.tree_rules import quote, validate
-from allmende.proto.units import Ms
+from allmende.proto.units import Ms, Ppm
 
 
 def load_tree(tree: Tree, intent: Intent, budgets: Sequence[Budget], now_ms: Ms) -> Verdict:
@@ -27,8 +27,10 @@ def load_tree(tree: Tree, intent: Intent, budgets: Sequence[Budget], now_ms: Ms)
     return _commit(tree, intent, {row.budget: row for row in budgets}, now_ms)
 
 
-def set_shares(tree: Tree, intent: Intent, parent: str, children: ChildShares, now_ms: Ms, asking: Asking) -> Verdict:
-    """Set the shares of ALL children of one parent.
+def set_shares(
+    tree: Tree, intent: Intent, parent: str, children: ChildShares, now_ms: Ms, asking: Asking, cluster: str | None = None
+) -> Verdict:
+    """Set the shares of ALL children of one parent: the general ones, or those of one cluster.
 
     Faults: `stale_revision` (alone: the author has not seen the tree that the rest would be judged by), `reason_missing`,
     `unknown_budget`, `no_children`, `missing_child`, `foreign_child`, `duplicate_child`, those of
@@ -39,7 +41,7 @@ def set_shares(tree: Tree, intent: Intent, parent: str, children: ChildShares, n
     faults = [*_reason(intent), *_children(tree, parent, children)]
     shares = dict(children)
     after = {
-        name: msgspec.structs.replace(row, share_ppm=shares[name]) if row.parent == parent and name in shares else row
+        name: _with_share(row, shares[name], cluster) if row.parent == parent and name in shares else row
         for name, row in tree.budgets.items()
     }
     faults.extend(overreach(tree.budgets, after, asking))
@@ -48,6 +50,15 @@ def set_shares(tree: Tree, intent: Intent, parent: str, children: ChildShares, n
     if faults:
         return Rejection(tree.revision, faults)
     return _commit(tree, intent, after, now_ms)
+
+
+def _with_share(row: Budget, share_ppm: Ppm | None, cluster: str | None) -> Budget:
+    if cluster is None:
+        return msgspec.structs.replace(row, share_ppm=share_ppm)
+    own = {each.cluster: each for each in row.cluster_shares or () if each.cluster != cluster}
+    if share_ppm is not None:
+        own[cluster] = ClusterShare(cluster=cluster, share_ppm=share_ppm)
+    return msgspec.structs.replace(row, cluster_shares=tuple(own[name] for name in sorted(own)) or msgspec.UNSET)
 
 
 def put_budgets(tree: Tree, intent: Intent, rows: Sequence[Budget], used: Collection[str], now_ms: Ms, asking: Asking) -> Verdict:
@@ -126,11 +137,15 @@ def _rows(tree: Tree, rows: Sequence[Budget], used: Collection[str]) -> list[Pro
         elif was is None and row.budget in used:
             sentence = f"there was a budget {name} before, and its usage is kept under that name: choose another one"
             faults.append(Problem(code="name_was_used", sentence=sentence))
-        elif was is not None and was.parent == row.parent and was.share_ppm != row.share_ppm:
+        elif was is not None and was.parent == row.parent and _shares(was) != _shares(row):
             sentence = f"the share of {name} is set together with its siblings': `allmende budgets set {row.parent} ...`"
             faults.append(Problem(code="share_of_one", sentence=sentence))
         seen.add(row.budget)
     return faults
+
+
+def _shares(row: Budget) -> tuple[Ppm | None, tuple[ClusterShare, ...]]:
+    return row.share_ppm, row.cluster_shares or ()
 
 
 def _commit(tree: Tree, intent: Intent, after: Mapping[str, Budget], now_ms: Ms) -> Commit | Unchanged:

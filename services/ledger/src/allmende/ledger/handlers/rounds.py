@@ -100,7 +100,7 @@ class Rounds:
         if row is None:
             return None
         window = window_at(now_ms, self._window_ms)
-        tree = await self._trees.tree(connection, window.from_ms, now_ms)
+        tree = await self._trees.tree(connection, cluster, window.from_ms, now_ms)
         capacity = levels(await self._store.steps(connection, cluster, window), *window)
         weights = None if self._aging is None else self._aging.at(now_ms)
         charges = [await self._store.charged(connection, cluster, era, weights) for era in eras(tree.shares, window)]

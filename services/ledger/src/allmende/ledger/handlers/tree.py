@@ -3,9 +3,9 @@
 from allmende.chassis.db import Transaction
 from allmende.ledger.model import Share
 from allmende.ledger.ports import Trees
-from allmende.ledger.rules.tree import Revision, succeed
+from allmende.ledger.rules.tree import Revision, succeed, succeed_own
 from allmende.proto.budget import Budget
-from allmende.proto.tree import is_whole
+from allmende.proto.tree import is_whole, named_clusters
 from allmende.proto.units import Ms
 
 
@@ -31,10 +31,14 @@ async def read_in(tx: Transaction, store: Trees) -> None:
 
 
 async def _apply(tx: Transaction, store: Trees, ready: list[tuple[Revision, dict[str, Budget]]], not_before_ms: Ms) -> None:
-    shares: dict[str, Share] = await store.open_shares(tx)
+    shares: dict[str, dict[str, Share]] = await store.open_shares(tx)
     for revision, definitions in ready:
         not_before_ms = max(not_before_ms, revision.effective_from_ms)
-        change = succeed(shares, definitions, revision.revision, not_before_ms)
-        await store.apply(tx, revision.revision, change)
-        shares = {name: share for name, share in shares.items() if name not in change.ended}
-        shares |= {share.budget: share for share in change.begun}
+        # Where a cluster has lost its last share of its own, the rows that are open must end.
+        for cluster in sorted({"", *shares, *named_clusters(definitions.values())}):
+            before, of = shares.get(cluster, {}), succeed_own if cluster else succeed
+            change = of(before, definitions, revision.revision, not_before_ms, cluster)
+            await store.apply(tx, cluster, change)
+            kept = {name: share for name, share in before.items() if name not in change.ended}
+            shares[cluster] = kept | {share.budget: share for share in change.begun}
+        await store.mark_applied(tx, revision.revision, not_before_ms)

@@ -164,12 +164,16 @@ class Rolling:
         KeyError: an attempt that did not begin or has ended.
     """
 
-    def __init__(self, *, length_ms: Ms = 7 * DAY_MS, slice_cap_ms: Ms) -> None:
-        """`length_ms`: the look-back, rounded down to whole buckets. `slice_cap_ms`: the cluster's, for the entitlement's floor."""
+    def __init__(self, *, length_ms: Ms = 7 * DAY_MS, slice_cap_ms: Ms, cluster: str = "") -> None:
+        """`length_ms`: the look-back, rounded down to whole buckets. `slice_cap_ms`: the cluster's, for the entitlement's floor.
+
+        `cluster`: its name, where the tree may hold shares of its own.
+        """
         if length_ms < BUCKET_MS:
             raise ValueError(f"a look-back of {length_ms} ms is shorter than a bucket of {BUCKET_MS} ms")
         self._length_ms = length_ms // BUCKET_MS * BUCKET_MS
         self._slice_cap_ms = slice_cap_ms
+        self._cluster = cluster
         self._now_ms: Ms = -1
         self._bucket_ms: Ms = 0
         """Where the current bucket begins, `_edge_ms` where it ends, `_from_ms` where the window begins."""
@@ -201,7 +205,7 @@ class Rolling:
     def tree(self, definitions: Mapping[str, Budget], revision: int, at_ms: Ms) -> None:
         """The budgets of a revision are in force from `at_ms` on. Charges stay on the path at the beginning of their bucket."""
         self._advance(at_ms)
-        change = succeed(self._shares, definitions, revision, at_ms)
+        change = succeed(self._shares, definitions, revision, at_ms, self._cluster)
         changed = dict.fromkeys((*change.ended, *(share.budget for share in change.begun)))
         moved = [self._leaves[name] for name in changed if name in self._leaves]
         # Charges from before a budget is known go along its first path: they move when that is new, or replaced as it begins.

@@ -3,7 +3,7 @@
 Reads a revision only when it is whole. Never judges a tree: that is the budget service's.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from allmende.ledger.model import Share
@@ -21,17 +21,55 @@ class Revision(NamedTuple):
     digest: str
 
 
-def shares_of(definitions: Mapping[str, Budget], revision: int, from_ms: Ms) -> dict[str, Share]:
-    """Every budget's share from an instant on. An unset leaf covers nothing; unset inner budgets are transparent (contract §2)."""
+def shares_of(definitions: Mapping[str, Budget], revision: int, from_ms: Ms, cluster: str = "") -> dict[str, Share]:
+    """Every budget's share on a cluster from an instant on; empty: on those that have none of their own.
+
+    An unset leaf covers nothing; unset inner budgets are transparent (contract §2).
+    """
     trails = paths(definitions)
     ends = leaves(definitions)
     shares: dict[str, Share] = {}
     for budget, path in trails.items():
-        ppm, is_set = effective_share(path, definitions)
+        ppm, is_set = effective_share(path, definitions, cluster)
         # A root that stands alone is the whole, even unset.
         covers = is_set or budget not in ends or len(path) == 1
-        shares[budget] = Share(budget, path, ppm, covers, from_ms, None, revision)
+        shares[budget] = Share(budget, path, ppm, covers, from_ms, None, revision, cluster)
     return shares
+
+
+def own_shares_of(definitions: Mapping[str, Budget], revision: int, from_ms: Ms, cluster: str) -> dict[str, Share]:
+    """The shares of a cluster that differ from the general ones: its own, and what they make of those below."""
+    general = shares_of(definitions, revision, from_ms)
+    theirs = shares_of(definitions, revision, from_ms, cluster)
+    return {budget: share for budget, share in theirs.items() if share.ppm != general[budget].ppm}
+
+
+def on_cluster(general: Iterable[Share], own: Iterable[Share]) -> list[Share]:
+    """The history of one cluster: its own shares, and of the general ones what these leave. Each budget's are disjoint."""
+    theirs: dict[str, list[Share]] = {}
+    for share in sorted(own, key=lambda each: each.from_ms):
+        theirs.setdefault(share.budget, []).append(share)
+    found = [share for shares in theirs.values() for share in shares]
+    for share in general:
+        found.extend(_without(share, theirs.get(share.budget, [])))
+    return found
+
+
+def _without(share: Share, gaps: Iterable[Share]) -> Iterator[Share]:
+    """What is left of a share outside of intervals that are in order and disjoint."""
+    from_ms = share.from_ms
+    for gap in gaps:
+        if gap.until_ms is not None and gap.until_ms <= from_ms:
+            continue
+        if share.until_ms is not None and gap.from_ms >= share.until_ms:
+            break
+        if gap.from_ms > from_ms:
+            yield share._replace(from_ms=from_ms, until_ms=gap.from_ms)
+        if gap.until_ms is None:
+            return
+        from_ms = gap.until_ms
+    if share.until_ms is None or from_ms < share.until_ms:
+        yield share._replace(from_ms=from_ms)
 
 
 class Succession(NamedTuple):
@@ -42,9 +80,22 @@ class Succession(NamedTuple):
     begun: tuple[Share, ...]
 
 
-def succeed(before: Mapping[str, Share], definitions: Mapping[str, Budget], revision: int, at_ms: Ms) -> Succession:
-    """The change from the shares in force to those of a revision. Shares that stay as they are keep their row."""
-    after = shares_of(definitions, revision, at_ms)
+def succeed(
+    before: Mapping[str, Share], definitions: Mapping[str, Budget], revision: int, at_ms: Ms, cluster: str = ""
+) -> Succession:
+    """The change from the shares in force on a cluster (empty: the general ones) to those of a revision, all of its budgets."""
+    return _succession(before, shares_of(definitions, revision, at_ms, cluster), at_ms)
+
+
+def succeed_own(
+    before: Mapping[str, Share], definitions: Mapping[str, Budget], revision: int, at_ms: Ms, cluster: str
+) -> Succession:
+    """As `succeed`, of those shares alone that differ on the cluster from the general ones."""
+    return _succession(before, own_shares_of(definitions, revision, at_ms, cluster), at_ms)
+
+
+def _succession(before: Mapping[str, Share], after: Mapping[str, Share], at_ms: Ms) -> Succession:
+    # Shares that stay as they are keep their row.
     same = {
         budget
         for budget, share in after.items()

@@ -8,7 +8,7 @@ from asyncpg import Record
 from allmende.chassis.db import Connection, Transaction, load_queries
 from allmende.ledger.model import Share
 from allmende.ledger.rules.standings import Tree
-from allmende.ledger.rules.tree import Revision, Succession
+from allmende.ledger.rules.tree import Revision, Succession, on_cluster
 from allmende.proto.budget import Budget, BudgetChanged
 from allmende.proto.units import Ms
 
@@ -53,30 +53,41 @@ class TreeStore:
         row = await tx.connection.fetchrow(_SQL["last_in_force"])
         return None if row is None else (row["revision"], row["in_force_from_ms"])
 
-    async def open_shares(self, tx: Transaction) -> dict[str, Share]:
-        """The shares without an end."""
-        return {share.budget: share for share in _shares(await tx.connection.fetch(_SQL["open_shares"]))}
+    async def open_shares(self, tx: Transaction) -> dict[str, dict[str, Share]]:
+        """The shares without an end, by cluster (empty: the general ones) and budget."""
+        found: dict[str, dict[str, Share]] = {}
+        for share in _shares(await tx.connection.fetch(_SQL["open_shares"])):
+            found.setdefault(share.cluster, {})[share.budget] = share
+        return found
 
     async def forget_shares(self, tx: Transaction) -> None:
         """Drop the derived history, to derive it anew."""
         await tx.connection.execute(_SQL["forget_shares"])
 
-    async def apply(self, tx: Transaction, revision: int, change: Succession) -> None:
-        """Let a revision's shares succeed those in force. A share that would have held for no time at all is not kept."""
-        await tx.connection.execute(_SQL["forget_empty_shares"], change.ended, change.at_ms)
-        await tx.connection.execute(_SQL["end_shares"], change.ended, change.at_ms)
-        rows = [(share.budget, share.path, share.ppm, share.covers, share.from_ms, share.revision) for share in change.begun]
-        await tx.connection.executemany(_SQL["begin_share"], rows)
-        await tx.connection.execute(_SQL["mark_applied"], revision, change.at_ms)
+    async def apply(self, tx: Transaction, cluster: str, change: Succession) -> None:
+        """Let a revision's shares of a cluster (empty: the general ones) succeed those in force.
 
-    async def tree(self, connection: Connection, from_ms: Ms, now_ms: Ms) -> Tree:
-        """The revision in force at `now_ms` and the shares of `[from_ms, now_ms]`."""
+        A share that would have held for no time at all is not kept.
+        """
+        await tx.connection.execute(_SQL["forget_empty_shares"], change.ended, change.at_ms, cluster)
+        await tx.connection.execute(_SQL["end_shares"], change.ended, change.at_ms, cluster)
+        rows = [(each.budget, each.path, each.ppm, each.covers, each.from_ms, each.revision, cluster) for each in change.begun]
+        await tx.connection.executemany(_SQL["begin_share"], rows)
+
+    async def mark_applied(self, tx: Transaction, revision: int, at_ms: Ms) -> None:
+        """The revision has been read in and is in force from an instant on."""
+        await tx.connection.execute(_SQL["mark_applied"], revision, at_ms)
+
+    async def tree(self, connection: Connection, cluster: str, from_ms: Ms, now_ms: Ms) -> Tree:
+        """The revision in force at `now_ms` and the shares of `[from_ms, now_ms]` on a cluster."""
         revision = await connection.fetchval(_SQL["revision_in_force"], now_ms)
-        return Tree(revision, _shares(await connection.fetch(_SQL["shares"], from_ms)))
+        shares = _shares(await connection.fetch(_SQL["shares"], from_ms, cluster))
+        own = [share for share in shares if share.cluster]
+        return Tree(revision, on_cluster([share for share in shares if not share.cluster], own))
 
 
 def _shares(rows: Iterable[Record]) -> Sequence[Share]:
     return [
-        Share(row["budget"], tuple(row["path"]), tuple(row["ppm"]), row["covers"], row["from_ms"], row["until_ms"], row["revision"])
-        for row in rows
+        Share(budget, tuple(path), tuple(ppm), covers, from_ms, until_ms, revision, cluster)
+        for budget, path, ppm, covers, from_ms, until_ms, revision, cluster in (row.values() for row in rows)
     ]
