@@ -1,10 +1,11 @@
 """Builders of trees for tests: a short way to write them, and Hypothesis strategies for valid ones."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from allmende.proto.budget import MAX_DEPTH, Budget
+from allmende.proto.budget import MAX_DEPTH, Budget, ClusterShare
 from allmende.proto.units import PPM_WHOLE, parse_share
 
 
@@ -12,6 +13,11 @@ def budget(name: str, parent: str | None = None, share: str | None = None, **mor
     """One budget; `share` as people write it."""
     ppm = None if share is None else parse_share(share)
     return Budget(budget=name, parent=parent, share_ppm=ppm, **more)  # type: ignore[arg-type]
+
+
+def own(**shares: str) -> tuple[ClusterShare, ...]:
+    """Shares of single clusters, as people write them."""
+    return tuple(ClusterShare(cluster=cluster, share_ppm=parse_share(share)) for cluster, share in shares.items())
 
 
 def tree(*lines: str) -> tuple[Budget, ...]:
@@ -52,6 +58,38 @@ def valid_trees(draw: st.DrawFn, most: int = 14) -> tuple[Budget, ...]:
         rows.append(Budget(budget=name, parent=parents[name], title=draw(titles), share_ppm=share, members=members))
     assert max(depths.values()) <= MAX_DEPTH
     return tuple(rows)
+
+
+CLUSTERS = ("c1", "c2")
+
+
+@st.composite
+def clustered_trees(draw: st.DrawFn) -> tuple[Budget, ...]:
+    """A valid tree in which budgets with a share have others on single clusters, their sums drawn around the edge."""
+    rows = list(draw(valid_trees()))
+    known = {row.budget: row for row in rows}
+    for cluster in CLUSTERS:
+        takes = {row.budget: draw(st.booleans()) for row in rows if row.share_ppm is not None and row.parent is not None}
+        left: dict[str, int] = {}
+        above = {name: _nearest(known, name) for name in takes}
+        for name in takes:
+            left[above[name]] = left.get(above[name], PPM_WHOLE) - (0 if takes[name] else known[name].share_ppm or 0)
+        for at, row in enumerate(rows):
+            if takes.get(row.budget):
+                most = left[above[row.budget]]
+                share = draw(st.one_of(st.just(most), st.integers(0, most)))
+                left[above[row.budget]] -= share
+                entry = ClusterShare(cluster=cluster, share_ppm=share)
+                rows[at] = replace(row, cluster_shares=(*(row.cluster_shares or ()), entry))
+    return tuple(rows)
+
+
+def _nearest(known: Mapping[str, Budget], name: str) -> str:
+    at = known[name].parent
+    while at is not None and known[at].share_ppm is None and known[at].parent is not None:
+        at = known[at].parent
+    assert at is not None
+    return at
 
 
 def _shape(draw: st.DrawFn, chosen: Sequence[str]) -> tuple[dict[str, str], dict[str, int]]:

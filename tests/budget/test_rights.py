@@ -9,6 +9,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from allmende.budget.model import Asking, Commit, Intent, Rejection, Tree
@@ -18,7 +19,7 @@ from allmende.proto.budget import Budget
 from allmende.proto.tree import effective_share, leaves, paths
 from allmende.proto.tree_rules import validate
 from allmende.proto.units import PPM_WHOLE
-from tests.budget.builders import budget, valid_trees
+from tests.budget.builders import CLUSTERS, budget, clustered_trees, own, valid_trees
 
 NOW_MS = 1_700_000_000_000
 # mia manages the department d, eve its neighbour e; xi leads d's project x; ute manages u, which has no share of its own.
@@ -47,9 +48,9 @@ def put(
     return [] if isinstance(verdict, Commit) else [fault.code for fault in verdict.faults]
 
 
-def divide(who: str, parent: str, **shares: int | None) -> list[str]:
+def divide(who: str, parent: str, cluster: str | None = None, **shares: int | None) -> list[str]:
     """The codes with which these shares are refused."""
-    verdict = set_shares(BEFORE, Intent(who, "why", 3), parent, list(shares.items()), NOW_MS, Asking(who, operator=False))
+    verdict = set_shares(BEFORE, Intent(who, "why", 3), parent, list(shares.items()), NOW_MS, Asking(who, operator=False), cluster)
     assert isinstance(verdict, Commit | Rejection)
     return [] if isinstance(verdict, Commit) else [fault.code for fault in verdict.faults]
 
@@ -99,6 +100,15 @@ SHARES: dict[str, tuple[list[str], list[str]]] = {
     "who holds through an unset budget divides it anew": (divide("ute", "u", v=140_000), []),
     "and draws no more": (divide("ute", "u", v=160_000), ["more_than_held"]),
     "those above him may": (divide("olga", "u", v=160_000), []),
+    "a manager divides on one cluster too": (divide("mia", "d", "c1", x=1_000_000, y=0), []),
+    "within the whole there": (divide("mia", "d", "c1", x=1_000_000, y=None), ["shares_exceed_parent"]),
+    "not his own share there": (divide("mia", "lab", "c1", d=500_000, e=0, u=None), ["not_a_manager"]),
+    "through an unset budget no more than is drawn on that cluster": (divide("ute", "u", "c1", v=150_001), ["more_than_held"]),
+    "less he may": (divide("ute", "u", "c1", v=0), []),
+    "a budget without a share has none on a cluster": (
+        divide("olga", "lab", "c1", d=350_000, e=400_000, u=1),
+        ["cluster_share_without_general"],
+    ),
 }
 
 
@@ -123,6 +133,20 @@ def test_br_057_a_submanager_passes_on_only_what_he_holds() -> None:
     assert put("mia", replace(OF["x"], managers=("vic",))) == []
 
 
+def test_a_cluster_s_share_is_set_and_taken_back_beside_the_general_one() -> None:
+    asking, tree = Asking("mia", operator=False), BEFORE
+    for revision, share, expected in ((3, 250_000, own(c1="25%")), (4, 0, own(c1="0%")), (5, None, UNSET)):
+        verdict = set_shares(tree, Intent("mia", "why", revision), "d", [("x", share), ("y", None)], NOW_MS, asking, "c1")
+        assert isinstance(verdict, Commit)
+        assert verdict.changed == {"x": replace(OF["x"], cluster_shares=expected)}
+        tree = Tree(revision + 1, {**tree.budgets, "x": replace(OF["x"], cluster_shares=expected)})
+    assert tree.budgets == OF
+
+
+def test_shares_of_a_cluster_are_not_set_by_a_put() -> None:
+    assert put("mia", replace(OF["x"], cluster_shares=own(c1="25%"))) == ["share_of_one"]
+
+
 def test_a_refusal_names_those_who_may() -> None:
     (fault,) = overreach(OF, {**OF, "y": replace(OF["y"], title="new")}, Asking("bob", operator=False))
     assert fault.sentence == "'bob' manages nothing above 'y'; mia or an operator may change it"
@@ -131,7 +155,7 @@ def test_a_refusal_names_those_who_may() -> None:
 # ------------------------------------------------------------------------------------------------------------- anything
 
 
-def whole_of(budgets: Mapping[str, Budget]) -> Fraction:
+def whole_of(budgets: Mapping[str, Budget], cluster: str | None = None) -> Fraction:
     """Effective shares of the leaves, and what every budget with a share leaves unshared, as one sum."""
     trails, ends = paths(budgets), leaves(budgets)
     total = Fraction(0)
@@ -139,7 +163,7 @@ def whole_of(budgets: Mapping[str, Budget]) -> Fraction:
     worth: dict[str, Fraction] = {}
     for name, trail in trails.items():
         worth[name] = Fraction(1)
-        for ppm in effective_share(trail, budgets, None)[0]:
+        for ppm in effective_share(trail, budgets, cluster)[0]:
             worth[name] *= Fraction(ppm, PPM_WHOLE)
     for name, row in budgets.items():
         if row.share_ppm is None and row.parent is not None:
@@ -152,6 +176,13 @@ def whole_of(budgets: Mapping[str, Budget]) -> Fraction:
         if name not in ends and (row.share_ppm is not None or row.parent is None):
             total += worth[name] - given.get(name, Fraction(0))
     return total
+
+
+@given(clustered_trees())
+def test_on_every_cluster_effective_shares_and_what_is_unshared_are_one(rows: Sequence[Budget]) -> None:
+    assert not validate(rows)
+    for cluster in (None, *CLUSTERS, "elsewhere"):
+        assert whole_of({row.budget: row for row in rows}, cluster) == 1
 
 
 persons = st.sampled_from([*"abcdef"])

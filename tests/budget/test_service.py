@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 import pytest
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from allmende.budget.app import load_first_tree, run
@@ -28,6 +29,7 @@ from allmende.proto import subjects
 from allmende.proto.budget import (
     Budget,
     ChildShare,
+    ClusterShare,
     PutBudgets,
     RevisionComplete,
     SetShares,
@@ -355,6 +357,29 @@ async def test_a_tree_is_loaded_changed_and_heard(lab: Lab, tmp_path: Path) -> N
     complete = bodies[-1]
     assert isinstance(complete, RevisionComplete)
     assert (complete.author, complete.reason) == ("grace", "agreed in June")
+
+
+async def test_shares_of_one_cluster_are_set_heard_and_taken_back(lab: Lab, tmp_path: Path) -> None:
+    file = tmp_path / "budgets.toml"
+    file.write_text(write_tree(TREE))
+    async with serving(lab, tree_file=str(file)):
+        grace, ledger = await lab.bus("operator", "grace"), await lab.bus("ledger")
+        there = replace(shares("lab", 1, a=100_000, b=None), cluster="c2")
+        assert committed(await asked(grace, subjects.SET_SHARES, "grace", there)) == ("committed", 2)
+        too_much = replace(shares("lab", 2, a=100_000, b=900_001), cluster="c2")
+        refusal: WriteReply = await asked(grace, subjects.SET_SHARES, "grace", too_much)
+        assert refusal.rejected is not None
+        assert [fault.code for fault in refusal.rejected.faults] == ["shares_exceed_parent"]
+        assert "on cluster 'c2'" in refusal.rejected.faults[0].sentence
+        back = replace(shares("lab", 2, a=None, b=None), cluster="c2")
+        assert committed(await asked(grace, subjects.SET_SHARES, "grace", back)) == ("committed", 3)
+        page: TreePage = await asked(grace, subjects.TREE, "grace", TreeQuery(revision=2))
+        _bodies, reader = await heard(ledger, until=3)
+    told = {row.budget: (row.share_ppm, row.cluster_shares) for row in page.budgets if row.parent == "lab"}
+    general = {row.budget: row.share_ppm for row in TREE}
+    assert told["a"] == (general["a"], (ClusterShare(cluster="c2", share_ppm=100_000),))
+    assert told["b"] == (general["b"], UNSET)
+    assert reader.tree == {row.budget: row for row in TREE}, "the general shares hold again"
 
 
 async def test_what_was_committed_and_not_said_is_said_by_the_next_start(lab: Lab, db: Database, handlers: Handlers) -> None:

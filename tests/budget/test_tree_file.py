@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from allmende.proto.budget import Budget
 from allmende.proto.tree_file import MAX_FILE_BYTES, PIECE_BYTES, read_tree, split, write_tree
-from tests.budget.builders import budget, tree, valid_trees
+from tests.budget.builders import budget, clustered_trees, own, tree, valid_trees
 
 EXAMPLE = """
 # Shares of the lab, agreed on in May.
@@ -162,6 +162,21 @@ def test_whatever_stands_in_a_file_is_answered(content: bytes | str) -> None:
     read = read_tree(content)
     assert read.faults or read.budgets
     assert all(len(fault.sentence) <= 1_000 for fault in read.faults)
+
+
+def test_shares_of_clusters_read_as_they_look() -> None:
+    text = '[lab]\n[lab.a]\nshare = "40%"\ncluster_shares = { mars = "0%", jupiter = "20.5%" }\n'
+    rows = (budget("lab"), budget("a", "lab", "40%", cluster_shares=own(jupiter="20.5%", mars="0%")))
+    assert read_tree(text) == (rows, ())
+    assert read_tree(write_tree(rows)) == (rows, ())
+    check('[lab]\n[lab.a]\nshare = "40%"\ncluster_shares = "20%"', "wrong_type: cluster_shares must be a table of clusters")
+    check('[lab]\n[lab.a]\nshare = "40%"\ncluster_shares = { c1 = 20 }', "invalid_share: [lab.a.cluster_shares.c1]")
+    check('[lab]\n[lab.a]\ncluster_shares = { c1 = "20%" }', "cluster_share_without_general: 'a'")
+
+
+@given(clustered_trees())
+def test_shares_of_clusters_are_not_lost(rows: tuple[Budget, ...]) -> None:
+    assert set(read_tree(write_tree(rows)).budgets) == set(rows)
 
 
 def test_an_invalid_tree_is_not_written() -> None:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allmende.proto.budget import MAX_BUDGETS, MAX_DEPTH, Budget
+from allmende.proto.budget import MAX_BUDGETS, MAX_DEPTH, Budget, ClusterShare
 from allmende.proto.tree import leaves, paths
 from allmende.proto.tree_rules import MAX_PEOPLE, RESERVED_NAMES, validate
 from allmende.proto.units import PPM_WHOLE
-from tests.budget.builders import budget, tree, valid_trees
+from tests.budget.builders import budget, own, tree, valid_trees
 
 
 def check(rows: Sequence[Budget], *expected: str) -> None:
@@ -107,6 +107,51 @@ CASES: dict[str, tuple[Sequence[Budget], tuple[str, ...]]] = {
     "BR-058 a grandchild counts against its grandparent when the parent between says nothing": (
         tree("root", "org < root 40%", "team < org", "proj < team 60%", "peer < org 50%"),
         ("shares_exceed_parent: 'org' sum to 110%",),
+    ),
+    "a cluster's own share wins over the general one, so the sums are its own": (
+        (*tree("lab", "a < lab 40%"), budget("b", "lab", "60%", cluster_shares=own(c1="60.0001%", c2="10%"))),
+        ("shares_exceed_parent: 'lab' on cluster 'c1' sum to 100.0001%",),
+    ),
+    "on a cluster the sum may be whole where the general one is": (
+        (
+            budget("lab"),
+            budget("a", "lab", "40%", cluster_shares=own(c1="0%")),
+            budget("b", "lab", "60%", cluster_shares=own(c1="100%")),
+        ),
+        (),
+    ),
+    "a cluster's shares count through unset budgets too": (
+        (*tree("lab", "group < lab", "a < lab 50%"), budget("b", "group", "50%", cluster_shares=own(c1="51%"))),
+        ("shares_exceed_parent: 'b' 51% (through 'group'",),
+    ),
+    "general sums and those of a cluster are judged apart": (
+        (*tree("lab", "a < lab 50%"), budget("b", "lab", "51%", cluster_shares=own(c1="52%"))),
+        ("shares_exceed_parent: 'lab' sum to 101%", "shares_exceed_parent: on cluster 'c1' sum to 102%"),
+    ),
+    "a cluster's share needs a general one, zero included": (
+        (budget("lab"), budget("a", "lab", cluster_shares=own(c1="5%")), budget("b", "lab", "0%", cluster_shares=own(c1="5%"))),
+        ("cluster_share_without_general: 'a'",),
+    ),
+    "the root is the whole of every cluster": ((budget("lab", cluster_shares=own(c1="100%")),), ("root_share: every cluster",)),
+    "a cluster has one share of a budget": (
+        (budget("lab"), budget("a", "lab", "5%", cluster_shares=(*own(c1="5%"), *own(c1="6%")))),
+        ("duplicate_cluster_share: 'c1'",),
+    ),
+    "a cluster's share is a share, and its name a name": (
+        (
+            budget("lab"),
+            budget(
+                "a",
+                "lab",
+                "5%",
+                cluster_shares=(ClusterShare(cluster="c1", share_ppm=-1), ClusterShare(cluster="C 2", share_ppm=0)),
+            ),
+        ),
+        ("share_out_of_range: on cluster 'c1'", "invalid_name: 'C 2'"),
+    ),
+    "a budget has shares of a bounded number of clusters": (
+        (budget("lab"), budget("a", "lab", "0%", cluster_shares=own(**{f"c{n}": "1%" for n in range(65)}))),
+        ("too_many_cluster_shares: 65",),
     ),
     "BR-058 all violations at once": (
         tree("root", "org < root 40%", "more < root 61%", "team < org", "proj < team 60%", "peer < org 50%"),

@@ -1,9 +1,11 @@
 """The handler over a real database: what a story of messages leaves in the books, and what is said."""
 
 import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from allmende.ledger.model import BUCKET_MS
-from allmende.proto.budget import Budget, BudgetChanged
+from allmende.proto.budget import Budget, BudgetChanged, ClusterShare
 from allmende.proto.envelope import MAX_MESSAGE_BYTES
 from allmende.proto.ledger import StandingsQuery, UsageConfirmed, UsageStanding
 from allmende.proto.units import HOUR_MS, MINUTE_MS, SECOND_MS
@@ -200,3 +202,34 @@ async def test_a_cluster_of_unknown_capacity_disturbs_no_other(lab: Lab) -> None
     said = await desk.pass_second()
     assert {body.cluster for body in said if isinstance(body, UsageStanding)} >= {"c2"}
     assert "standings" not in desk.health.why_not_ready()
+
+
+async def test_a_cluster_s_own_share_entitles_there_alone_and_from_the_moment_it_was_set_to_that_it_was_taken_back(
+    lab: Lab,
+) -> None:
+    desk = Desk(await lab.database("ledger"), clock_at(0), slice_cap_ms=0)
+    clusters = ("c1", "c2")
+    await desk.hear(*tree(), *(node(gpus=8, cluster=cluster) for cluster in clusters))
+    c2 = (ClusterShare(cluster="c2", share_ppm=100_000),)
+    for revision, own in ((2, c2), (3, UNSET)):
+        desk.clock.advance(HOUR_MS)
+        changed = [replace(each, cluster_shares=own) if each.budget == "research" else each for each in TREE]
+        at_ms = START_MS + (revision - 1) * HOUR_MS
+        await desk.hear(
+            BudgetChanged(budget="research", revision=revision, definition=changed[2]), complete(changed, revision, at_ms)
+        )
+    desk.clock.advance(HOUR_MS)
+    found = {cluster: await desk.standings(cluster) for cluster in clusters}
+    hour = 8 * HOUR_MS
+    owed = {
+        (cluster, name): found[cluster][name].entitlement_gpu_ms for cluster in clusters for name in ("vision", "research", "nlp")
+    }
+    assert owed == {
+        ("c1", "vision"): 3 * hour * 6 // 10,
+        ("c1", "research"): 3 * hour * 4 // 10,
+        ("c1", "nlp"): 3 * hour * 2 // 10,
+        ("c2", "vision"): 3 * hour * 6 // 10,
+        ("c2", "research"): hour * (4 + 1 + 4) // 10,
+        ("c2", "nlp"): hour * (40 + 10 + 40) // 200,
+    }
+    assert {each.tree_revision for standings in found.values() for each in standings.values()} == {3}

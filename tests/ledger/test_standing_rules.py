@@ -11,9 +11,10 @@ from allmende.ledger.model import BUCKET_MS, Level, Live, NodeStep, Share
 from allmende.ledger.rules.capacity import levels
 from allmende.ledger.rules.entitlement import entitlements
 from allmende.ledger.rules.standings import Charges, Era, Tree, Window, eras, hold_of, take, window_at
-from allmende.ledger.rules.tree import shares_of, succeed
+from allmende.ledger.rules.tree import on_cluster, shares_of, succeed, succeed_own
 from allmende.proto.budget import Budget
 from allmende.proto.units import DAY_MS, HOUR_MS
+from tests.budget.builders import CLUSTERS, clustered_trees
 from tests.ledger.builders import START_MS, TREE
 
 T = START_MS
@@ -178,3 +179,30 @@ def test_a_revision_that_changes_one_share_ends_only_those_below_it() -> None:
         "nlp": ((300_000, 500_000), T + 5),
         "rl": ((300_000, 500_000), T + 5),
     }
+
+
+@given(st.lists(st.tuples(clustered_trees(), st.integers(0, 2)), min_size=1, max_size=4))
+def test_the_history_of_a_cluster_is_at_every_instant_what_the_tree_in_force_says_of_it(
+    said: list[tuple[tuple[Budget, ...], int]],
+) -> None:
+    history: dict[str, list[Share]] = {}
+    at_ms, in_force = T, []
+    for revision, (rows, later) in enumerate(said):
+        at_ms += later
+        definitions = {row.budget: row for row in rows}
+        in_force = [*((t, d) for t, d in in_force if t < at_ms), (at_ms, definitions)]
+        for cluster in ("", *CLUSTERS):
+            shares = history.setdefault(cluster, [])
+            before = {each.budget: each for each in shares if each.until_ms is None}
+            change = (succeed_own if cluster else succeed)(before, definitions, revision, at_ms, cluster)
+            ended = [
+                each._replace(until_ms=at_ms) if each is before.get(each.budget) and each.budget in change.ended else each
+                for each in shares
+            ]
+            history[cluster] = [each for each in ended if each.until_ms != each.from_ms] + list(change.begun)
+    for cluster in (*CLUSTERS, "elsewhere"):
+        found = on_cluster(history[""], history.get(cluster, []))
+        for since_ms, definitions in in_force:
+            held = [each for each in found if each.holds_at(since_ms)]
+            expected = shares_of(definitions, 0, since_ms, cluster)
+            assert sorted(each[:4] for each in held) == sorted(each[:4] for each in expected.values())

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from allmende.proto.budget import Budget
-from allmende.proto.tree import digest, effective_share, is_whole, leaves, paths
+from allmende.proto.budget import Budget, ClusterShare
+from allmende.proto.tree import digest, effective_share, is_whole, leaves, named_clusters, paths
 from allmende.proto.units import PPM_WHOLE
 
 
@@ -43,6 +43,19 @@ LAB = known(
 )
 def test_an_effective_share_is_the_product_of_the_path(budget: str, shares: tuple[int, ...], is_set: bool) -> None:
     assert effective_share(paths(LAB)[budget], LAB, None) == (shares, is_set)
+
+
+def test_a_cluster_s_own_share_wins_over_the_general_one() -> None:
+    own = (ClusterShare(cluster="c1", share_ppm=200_000), ClusterShare(cluster="c2", share_ppm=0))
+    rows = known(
+        Budget(budget="lab"),
+        Budget(budget="a", parent="lab", share_ppm=500_000, cluster_shares=own),
+        Budget(budget="b", parent="a", share_ppm=300_000),
+    )
+    found = {cluster: effective_share(("lab", "a", "b"), rows, cluster) for cluster in ("c1", "c2", "c3", None)}
+    general = ((500_000, 300_000), True)
+    assert found == {"c1": ((200_000, 300_000), True), "c2": ((0, 300_000), True), "c3": general, None: general}
+    assert named_clusters(rows.values()) == ("c1", "c2")
 
 
 def test_a_share_of_the_whole_changes_nothing() -> None:
@@ -97,6 +110,13 @@ def test_a_field_at_its_default_leaves_the_digest_as_it_was() -> None:
     assert digest([Budget(budget="lab")]) == said
 
 
+def test_a_tree_without_shares_of_clusters_keeps_its_bytes() -> None:
+    """An old reader refuses a field that it does not know: it must not be there."""
+    said = b'{"budget":"a","parent":"lab","title":"","share_ppm":1,"managers":[],"members":[]}'
+    assert msgspec.json.encode(Budget(budget="a", parent="lab", share_ppm=1)) == said
+    assert msgspec.json.decode(said, type=Budget) == Budget(budget="a", parent="lab", share_ppm=1)
+
+
 @given(st.randoms(use_true_random=False))
 def test_the_digest_does_not_depend_on_order(chance: random.Random) -> None:
     rows = list(LAB.values())
@@ -104,9 +124,16 @@ def test_the_digest_does_not_depend_on_order(chance: random.Random) -> None:
     assert digest(rows) == digest(LAB.values())
 
 
-@given(st.sampled_from(sorted(LAB)), st.sampled_from(["title", "share_ppm", "managers", "members", "parent"]))
+@given(st.sampled_from(sorted(LAB)), st.sampled_from(["title", "share_ppm", "managers", "members", "parent", "cluster_shares"]))
 def test_the_digest_sees_every_field(name: str, field: str) -> None:
-    other = {"title": "x", "share_ppm": 1, "managers": ("x",), "members": ("x",), "parent": "x"}[field]
+    other = {
+        "title": "x",
+        "share_ppm": 1,
+        "managers": ("x",),
+        "members": ("x",),
+        "parent": "x",
+        "cluster_shares": (ClusterShare(cluster="x", share_ppm=1),),
+    }[field]
     changed = {**LAB, name: msgspec.structs.replace(LAB[name], **{field: other})}
     assert digest(changed.values()) != digest(LAB.values())
 

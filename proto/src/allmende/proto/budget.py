@@ -35,7 +35,7 @@ class Budget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     managers: People = ()
     members: People = ()
     cluster_shares: ClusterShares | UnsetType = UNSET
-    """Shares of single clusters, beside a general one that is set. Not encoded where there are none: old readers see what they know."""
+    """Shares of single clusters, beside a general one that is set. Where there are none, nothing is encoded (old readers)."""
 
 
 class BudgetChanged(Message, frozen=True, kw_only=True):

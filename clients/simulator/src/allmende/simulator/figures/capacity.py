@@ -44,7 +44,7 @@ def steps(changes: Iterable[NodeChange], span: Span) -> tuple[Step, ...]:
 
 
 def shares(change: TreeChange, cluster: str) -> Shares:
-    """The effective share of each leaf on the cluster, exact; None where the leaf is unset. In the order in which the tree names them."""
+    """The effective share of each leaf on the cluster, exact; None where the leaf is unset. In the order of the tree."""
     budgets = {each.budget: each for each in change.budgets}
     trails, ends = paths(budgets), leaves(budgets)
     found: Shares = {}
