@@ -7,13 +7,16 @@ import pytest
 
 from allmende.admission.model.values import Job, Node
 from allmende.admission.rules.vetting import vet, warnings
-from allmende.proto.budget import Budget
+from allmende.proto.budget import Budget, ClusterShare
 from allmende.proto.units import HOUR_MS
 from tests.admission.builders import NOW, TERMS, job, lab, node, tree
 
 TREE = tree("a", programs={"p": ["p1"]}) | {
     "unset": Budget(budget="unset", parent="org", members=("u1",)),
     "zero": Budget(budget="zero", parent="org", share_ppm=0, members=("u1",)),
+    "far": Budget(
+        budget="far", parent="org", share_ppm=0, members=("u1",), cluster_shares=(ClusterShare(cluster="far", share_ppm=1),)
+    ),
 }
 NODES = [node(1), node(2), node(3, node="m1", gpu_model="h100", installed=4, healthy=0)]
 CAP = TERMS.slice_cap_ms
@@ -37,6 +40,9 @@ ROWS: dict[str, Row] = {
     "a slice without a budget for a job that may run unallocated": Row(job(1, budget=None, may_run_unallocated=True), None),
     "no slice needs no budget": Row(job(1, budget=None, slice_ms=0), None),
     "a slice of a leaf without a share": Row(job(1, budget="unset"), "no_covering_budget"),
+    "a leaf with a share of one cluster alone covers on every cluster, where it is owed nothing too": Row(
+        job(1, budget="far"), None
+    ),
     "the same, may run unallocated": Row(job(1, budget="unset", may_run_unallocated=True), None),
     "a share of zero may be charged": Row(job(1, budget="zero"), None),
     "a slice at the cap": Row(job(1, slice_ms=CAP), None),

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 from msgspec import Struct
+from msgspec.structs import replace
 
 from allmende.cli.commands import budgets, writes
 from allmende.cli.errors import CommandFailed, Exit
-from allmende.proto.budget import Budget, BudgetDiff, Committed, Rejected, WriteReply
+from allmende.proto.budget import Budget, BudgetDiff, ClusterShare, Committed, Rejected, WriteReply
 from allmende.proto.message import Problem
 
 
@@ -75,6 +76,13 @@ def test_a_load_says_what_it_changes() -> None:
         "d: new, 0.0001% of a",
     ]
     assert writes.differences(before, before) == ()
+    there = [
+        replace(each, cluster_shares=(ClusterShare(cluster="c2", share_ppm=50_000),)) if each.share_ppm else each for each in before
+    ]
+    changed = [each for each in before if each.share_ppm]
+    assert list(writes.difference(writes.differences(before, there))) == [
+        f"{each.budget}: {writes.share(each.share_ppm)} -> {writes.share(each.share_ppm)} (c2 5%)" for each in changed
+    ]
     moved = (lab, *before[1:3], Budget(budget="c", parent="b"))
     assert list(writes.difference(writes.differences(before, moved))) == ["c: unset -> unset, moved from a to b"]
 

@@ -12,7 +12,7 @@ from allmende.ledger.rules.capacity import levels
 from allmende.ledger.rules.rolling import Rolling
 from allmende.ledger.rules.standings import Charges, Era, Tree, eras, take, window_at
 from allmende.ledger.rules.tree import succeed
-from allmende.proto.budget import Budget
+from allmende.proto.budget import Budget, ClusterShare
 from allmende.proto.standing import Standing
 from tests.ledger.builders import START_MS, TREE
 
@@ -350,3 +350,17 @@ def test_time_never_goes_back() -> None:
 def test_a_look_back_without_a_bucket_is_refused() -> None:
     with pytest.raises(ValueError, match="shorter than a bucket"):
         Rolling(length_ms=BUCKET_MS - 1, slice_cap_ms=CAP_MS)
+
+
+def test_each_cluster_is_owed_by_its_own_shares() -> None:
+    own = (ClusterShare(cluster="c2", share_ppm=100_000),)
+    budgets = PLAIN | named(Budget(budget="research", parent="org", share_ppm=400_000, cluster_shares=own))
+    owed = {}
+    for cluster in ("c1", "c2"):
+        rolling = Rolling(slice_cap_ms=0, cluster=cluster)
+        rolling.tree(budgets, 1, T)
+        rolling.capacity(8, 8, T)
+        owed[cluster] = {name: each.entitlement for name, each in rolling.standings(T + BUCKET_MS).items() if name != "org"}
+    tenth = 8 * BUCKET_MS // 10
+    assert owed["c1"] == {"vision": 6 * tenth, "research": 4 * tenth, "nlp": 2 * tenth, "rl": 2 * tenth}
+    assert owed["c2"] == {"vision": 6 * tenth, "research": tenth, "nlp": tenth // 2, "rl": tenth // 2}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from allmende.chassis.embedded import PostgresServer
 from allmende.chassis.errors import action_for
@@ -13,7 +14,7 @@ from allmende.chassis.fakes import ManualClock
 from allmende.preemptor import wire
 from allmende.preemptor.errors import InvariantBroken
 from allmende.preemptor.handlers import batch
-from allmende.proto.budget import Budget
+from allmende.proto.budget import Budget, ClusterShare
 from allmende.proto.message import Message
 from allmende.proto.preemptor import ClaimAnswered, EvictionOrdered, SliceExpired
 from allmende.proto.units import DAY_MS, HOUR_MS, MINUTE_MS
@@ -112,6 +113,14 @@ async def test_a_tree_of_which_a_message_is_missing_is_not_in_force(ear: Ear) ->
     assert answers(await ear.hear(changed[-1], raised(newest=2, tree_revision=2))) == []
     # Only what differs from the revision before is said.
     [answer] = answers(await ear.hear(changed[3]))
+    assert answer.tree_revision == 2
+
+
+async def test_a_tree_with_shares_of_single_clusters_comes_into_force(ear: Ear) -> None:
+    await ear.hear(*FULL)
+    own = tuple(ClusterShare(cluster=cluster, share_ppm=share) for cluster, share in (("c1", 100_000), ("c2", 500_000)))
+    changed = [each if each.budget != "nlp" else replace(each, cluster_shares=own) for each in TREE]
+    [answer] = answers(await ear.hear(*tree(changed, revision=2), raised(newest=2, tree_revision=2)))
     assert answer.tree_revision == 2
 
 

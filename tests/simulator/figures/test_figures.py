@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from allmende.proto.budget import Budget
+from allmende.proto.budget import Budget, ClusterShare
 from allmende.proto.units import HOUR_MS
 from allmende.simulator import figures
 from allmende.simulator.figures import Figures
@@ -309,3 +310,16 @@ def test_outcomes_count_the_jobs_that_ended_in_the_window() -> None:
 def test_what_the_run_cost_is_divided_by_its_events() -> None:
     assert figures.cost(2.0, 100.5, 4_000) == figures.Cost(runtime_s=2.0, peak_mib=100.5, events=4_000, ms_per_event=0.5)
     assert figures.cost(2.0, 100.5, 0).ms_per_event is None
+
+
+def test_each_cluster_is_measured_by_its_own_shares() -> None:
+    plain = tree({"a": 50, "b": 25})
+    own = (ClusterShare(cluster="c2", share_ppm=125_000),)
+    trees = [
+        TreeChange(plain.at_ms, tuple(replace(each, cluster_shares=own) if each.budget == "a" else each for each in plain.budgets))
+    ]
+    check(history(trees=trees), {"teams.a.effective_share_ppm": 500_000, "teams.a.entitled_gpu_hours": 16.0})
+    check(
+        history(trees=trees, cluster=Cluster("c2", (NodeSpec("n1", 8),))),
+        {"teams.a.effective_share_ppm": 125_000, "teams.a.entitled_gpu_hours": 4.0, "teams.b.entitled_gpu_hours": 8.0},
+    )

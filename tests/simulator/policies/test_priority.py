@@ -3,7 +3,9 @@
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
+from allmende.proto.budget import ClusterShare
 from allmende.proto.units import HOUR_MS, MINUTE_MS, PPM_WHOLE
 from allmende.simulator.model import Cluster, Job, NodeSpec
 from allmende.simulator.policies.offered import POLICIES
@@ -292,3 +294,15 @@ def test_every_policy_is_offered_by_its_name() -> None:
     where = cluster(*nodes(1))
     for name, offer in POLICIES.items():
         assert offer.make(offer.settings(), where).name == name
+
+
+def test_limits_are_those_of_the_cluster() -> None:
+    plain = tree({"vision": 50})
+    own = (ClusterShare(cluster="lab", share_ppm=400_000), ClusterShare(cluster="other", share_ppm=1_000_000))
+    budgets = tuple(replace(each, cluster_shares=own) if each.budget == "vision" else each for each in plain.budgets)
+    limits = {}
+    for name in ("lab", "other", "third"):
+        policy = priority(cluster(*nodes(5))._replace(cluster=name))
+        policy.tree(plain._replace(budgets=budgets))
+        limits[name] = policy.limit_of("vision")
+    assert limits == {"lab": 16, "other": 40, "third": 24}

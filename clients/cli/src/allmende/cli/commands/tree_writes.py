@@ -82,7 +82,7 @@ def move(
     A share of another parent is another amount, so it is said anew. What was used stays where it was used.
     """
     ppm = _share(share)
-    _put(lambda tree: replace(_one(tree, budget), parent=to, share_ppm=ppm), reason, expect, lab, as_json)
+    _put(lambda tree: replace(_one(tree, budget), parent=to, share_ppm=ppm, cluster_shares=None), reason, expect, lab, as_json)
 
 
 def people(
