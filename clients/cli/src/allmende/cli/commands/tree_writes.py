@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from allmende.cli import session
@@ -50,8 +51,8 @@ def create(
     def change(tree: WholeTree) -> Budget:
         if any(row.budget == budget for row in tree.budgets):
             raise CommandFailed(Exit.USAGE, f"there is a budget {budget!r} already; see `allmende budgets`")
-        people = {"managers": tuple(manager or ()), "members": tuple(member or ())}
-        return Budget(budget=budget, parent=parent, title=title, share_ppm=ppm, **people)
+        managers, members = tuple(manager or ()), tuple(member or ())
+        return Budget(budget=budget, parent=parent, title=title, share_ppm=ppm, managers=managers, members=members)
 
     _put(change, reason, expect, lab, as_json)
 
@@ -82,7 +83,7 @@ def move(
     A share of another parent is another amount, so it is said anew. What was used stays where it was used.
     """
     ppm = _share(share)
-    _put(lambda tree: replace(_one(tree, budget), parent=to, share_ppm=ppm, cluster_shares=None), reason, expect, lab, as_json)
+    _put(lambda tree: replace(_one(tree, budget), parent=to, share_ppm=ppm, cluster_shares=UNSET), reason, expect, lab, as_json)
 
 
 def people(
