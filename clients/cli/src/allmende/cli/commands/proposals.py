@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from allmende.cli import render, session
 from allmende.cli.commands.cluster import all_standings
 from allmende.cli.commands.tree import WholeTree, fetch_tree
+from allmende.cli.commands.writes import share
 from allmende.cli.errors import CommandFailed, Exit
 from allmende.cli.session import JsonOption, LabOption, Session
 from allmende.proto import subjects
@@ -315,7 +316,7 @@ def _row(each: Beside, now_ms: Ms) -> tuple[str, ...]:
     return (
         render.short(asked.proposal),
         asked.budget,
-        _share(each.share_now_ppm),
+        share(each.share_now_ppm),
         format_share(asked.share_ppm),
         asked.parent,
         _amount(each.left_over_ppm),
@@ -340,8 +341,8 @@ def _in_full(each: Beside, now_ms: Ms) -> RenderableType:
 
 def _figures(each: Beside) -> str:
     asked = each.proposal.proposed
-    lines = [f"{asked.budget}: {_share(each.share_now_ppm)} now, {format_share(asked.share_ppm)} asked"]
-    lines += [f"{child.budget}: {_share(child.share_ppm)}" for child in each.siblings]
+    lines = [f"{asked.budget}: {share(each.share_now_ppm)} now, {format_share(asked.share_ppm)} asked"]
+    lines += [f"{child.budget}: {share(child.share_ppm)}" for child in each.siblings]
     lines.append(f"left over: {_amount(each.left_over_ppm)}, with what is asked {_amount(each.left_over_after_ppm)}")
     lines += [
         f"{standing.cluster}, last seven days: {render.gpu_hours(standing.charged_gpu_ms + standing.held_gpu_ms)} GPU-h "
@@ -356,11 +357,7 @@ def _ratio(standing: UsageStanding) -> str:
 
 
 def _change(before: Ppm | None, after: Ppm) -> str:
-    return f"{format_share(after)} instead of {_share(before)}"
-
-
-def _share(ppm: Ppm | None) -> str:
-    return "unset" if ppm is None else format_share(ppm)
+    return f"{format_share(after)} instead of {share(before)}"
 
 
 def _amount(ppm: Ppm | None) -> str:
