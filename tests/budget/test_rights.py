@@ -102,7 +102,7 @@ SHARES: dict[str, tuple[list[str], list[str]]] = {
     "those above him may": (divide("olga", "u", v=160_000), []),
     "a manager divides on one cluster too": (divide("mia", "d", "c1", x=1_000_000, y=0), []),
     "within the whole there": (divide("mia", "d", "c1", x=1_000_000, y=None), ["shares_exceed_parent"]),
-    "not his own share there": (divide("mia", "lab", "c1", d=500_000, e=None, u=None), ["not_a_manager"]),
+    "not his own share there": (divide("mia", "lab", "c1", d=400_000, e=None, u=None), ["not_a_manager"]),
     "through an unset budget no more than is drawn on that cluster": (divide("ute", "u", "c1", v=150_001), ["more_than_held"]),
     "less he may": (divide("ute", "u", "c1", v=0), []),
     "a budget without a share has none on a cluster": (
