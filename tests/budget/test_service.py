@@ -27,6 +27,7 @@ from allmende.chassis.rpc import ask
 from allmende.chassis.worker import Outcome, Worker
 from allmende.proto import subjects
 from allmende.proto.budget import (
+    MAX_BUDGETS,
     Budget,
     ChildShare,
     ClusterShare,
@@ -380,6 +381,16 @@ async def test_shares_of_one_cluster_are_set_heard_and_taken_back(lab: Lab, tmp_
     assert told["a"] == (general["a"], (ClusterShare(cluster="c2", share_ppm=100_000),))
     assert told["b"] == (general["b"], UNSET)
     assert reader.tree == {row.budget: row for row in TREE}, "the general shares hold again"
+
+
+async def test_the_largest_first_tree_is_said_whole(lab: Lab, tmp_path: Path) -> None:
+    # More than the relay takes ahead of what it has said: it is written before anybody publishes.
+    rows = tree("lab", *(f"b{number:05d} < lab" for number in range(MAX_BUDGETS - 1)))
+    file = tmp_path / "budgets.toml"
+    file.write_text(write_tree(rows))
+    async with serving(lab, tree_file=str(file)):
+        _, reader = await heard(await lab.bus("ledger"), until=1)
+    assert reader.tree == {row.budget: row for row in rows}
 
 
 async def test_what_was_committed_and_not_said_is_said_by_the_next_start(lab: Lab, db: Database, handlers: Handlers) -> None:

@@ -121,6 +121,7 @@ class Relay:
         self._work = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
+        self._running = False
 
     def expect(self, drafts: Sequence[Draft]) -> None:
         """Before the commit: these will come through `publish` or `forget`."""
@@ -133,16 +134,17 @@ class Relay:
             self._fall_behind()
 
     async def publish(self, drafts: Sequence[Draft]) -> None:
-        """After the commit: say these next. Returns at once, unless too much waits already."""
+        """After the commit: say these next. Returns at once, unless too much waits already; before `run` always: nobody makes room."""
         self._queue.extend(drafts)
         if drafts:
             self._work.set()
-        if len(self._queue) > AHEAD_MOST:
+        if self._running and len(self._queue) > AHEAD_MOST:
             self._room.clear()
         await self._room.wait()
 
     async def run(self) -> None:
         """Publish until cancelled. At the start everything in the table is tried, also what was refused before."""
+        self._running = True
         chance, failures, first = random.Random(), 0, True
         while True:
             try:
