@@ -134,7 +134,7 @@ class Relay:
             self._fall_behind()
 
     async def publish(self, drafts: Sequence[Draft]) -> None:
-        """After the commit: say these next. Returns at once, unless too much waits already; before `run` always: none makes room."""
+        """After the commit: say these next. Returns at once, unless too much waits already; before `run`, always."""
         self._queue.extend(drafts)
         if drafts:
             self._work.set()
