@@ -376,7 +376,7 @@ class Books:
             del self.reserved[old.reserved.cluster][job.job]
         if job.reserved is not None:
             self.reserved[job.reserved.cluster][job.job] = job.reserved
-            heapq.heappush(self.timers, (job.reserved.order_ms, "reserved", job.job))
+            heapq.heappush(self.timers, (max(job.reserved.order_ms, job.claim_after_ms), "reserved", job.job))
         if job.state == "ended":
             self.jobs.pop(job.job, None)
             self._ended[job.job] = job

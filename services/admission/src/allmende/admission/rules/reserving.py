@@ -14,7 +14,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from allmende.admission.model.books import Books
-from allmende.admission.model.facts import Change
+from allmende.admission.model.facts import Change, Withdrawn
 from allmende.admission.model.values import Attempt, Decided, Job, NodeKey, Reserved, Terms
 from allmende.admission.rules.rooms import Rooms
 from allmende.admission.rules.standings import Standings
@@ -76,7 +76,10 @@ def _is_due(setting: Setting, leaf: str, job: Job) -> bool:
 
 
 def mend(setting: Setting) -> list[Change]:
-    """Reservations that lost a node get other nodes, and say that a failure moved them; without enough nodes they are void."""
+    """Reservations that lost a node get other nodes, and say that a failure moved them; without enough nodes they are void.
+
+    A claim that was raised for them is withdrawn: the room that it makes is on the nodes of before.
+    """
     books = setting.books
     changes: list[Change] = []
     nodes: _Nodes | None = None
@@ -87,6 +90,11 @@ def mend(setting: Setting) -> list[Change]:
         nodes = nodes or _Nodes(setting)
         nodes.give_back(name)
         again = nodes.gather(job)
+        void = books.claims.get(job.claim) if job.claim is not None else None
+        if void is not None and void.reserved and void.cluster == setting.cluster:
+            # It asks for the nodes of before: while it is open nothing asks for the others.
+            job = replace(job, claim=None)
+            changes.append(Change(jobs=(job,), claims=(replace(void, ended="cancelled"),), facts=(Withdrawn(void, "cancelled"),)))
         if again is None:
             changes.append(Change(jobs=(replace(job, reserved=None),)))
         else:
