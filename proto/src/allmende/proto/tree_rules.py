@@ -3,7 +3,7 @@
 Pure. Not in the budget service, because `allmende budgets check` must answer the same without a server. Never mends a tree.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -46,14 +46,42 @@ def validate(budgets: Iterable[Budget]) -> tuple[Problem, ...]:
     family = _Family.of(rows)
     faults: list[Problem] = []
     for row in rows:
-        faults.extend(_own_faults(row, family))
+        faults.extend(_own_faults(row, family.children))
     faults.extend(_duplicates(rows))
-    faults.extend(_roots(rows))
-    faults.extend(_orphans(rows, family))
-    faults.extend(_loops(family))
-    faults.extend(_depths(family))
+    faults.extend(_shape(rows, family))
     faults.extend(_sums(rows, family))
     return tuple(faults)
+
+
+def validate_change(before: Mapping[str, Budget], after: Mapping[str, Budget]) -> tuple[Problem, ...]:
+    """`validate` of the tree `after`, at the cost of what it changes of `before`, which is valid or empty. Budgets by their names.
+
+    Only that nothing is wrong is found out in this cheaper way; where anything may be, `validate` says what.
+    """
+    if before and after and len(after) <= MAX_BUDGETS and _is_sound(before, after):
+        return ()
+    return validate(after.values())
+
+
+def _is_sound(before: Mapping[str, Budget], after: Mapping[str, Budget]) -> bool:
+    """Whether no change has brought a fault into a valid tree.
+
+    A budget's own faults depend on itself and on whether it has children. The shape depends on parents alone. A sum can
+    have grown only where a changed budget, or one whose way up leads through a changed one, counts in it: the sum in which
+    the changed one counts, or would count.
+    """
+    changed = [row for name, row in after.items() if (was := before.get(name)) is not row and was != row]
+    above = {row.parent: after[row.parent] for row in changed if row.parent is not None and row.parent in after}
+    inner = {row.parent for row in after.values()}
+    if any(any(_own_faults(row, inner)) for row in (*changed, *above.values())):
+        return False
+    rows, family = tuple(after.values()), _Family(after, {}, frozenset())
+    if len(before) != len(after) or any(row.budget not in before or before[row.budget].parent != row.parent for row in changed):
+        family = _Family.of(rows)
+        if any(_shape(rows, family)):
+            return False
+    touched = {_nearest_set(row.parent, family) for row in changed if row.parent is not None}
+    return not any(_sums(rows, family, touched))
 
 
 class _Family(NamedTuple):
@@ -94,7 +122,7 @@ def _on_loop(first: Mapping[str, Budget]) -> frozenset[str]:
 # ------------------------------------------------------------------------------------------------------------ one budget
 
 
-def _own_faults(row: Budget, family: _Family) -> Iterator[Problem]:
+def _own_faults(row: Budget, inner: Container[str | None]) -> Iterator[Problem]:
     name = quote(row.budget)
     if not is_name(row.budget):
         yield _invalid_name(f"budget {name}", row.budget)
@@ -115,7 +143,7 @@ def _own_faults(row: Budget, family: _Family) -> Iterator[Problem]:
         )
     yield from _people(name, "managers", row.managers)
     yield from _people(name, "members", row.members)
-    if row.members and row.budget in family.children:
+    if row.members and row.budget in inner:
         sentence = f"budget {name} has children, so nobody charges it: move its members to the budgets below it"
         yield Problem(code="members_on_inner_budget", sentence=sentence)
     if (size := len(_encoder.encode(row))) > MAX_BUDGET_BYTES:
@@ -167,6 +195,13 @@ def _invalid_name(what: str, text: str) -> Problem:
 
 
 # ------------------------------------------------------------------------------------------------------------- the shape
+
+
+def _shape(rows: Sequence[Budget], family: _Family) -> Iterator[Problem]:
+    yield from _roots(rows)
+    yield from _orphans(rows, family)
+    yield from _loops(family)
+    yield from _depths(family)
 
 
 def _duplicates(rows: Sequence[Budget]) -> Iterator[Problem]:
@@ -227,15 +262,19 @@ def _depths(family: _Family) -> Iterator[Problem]:
 # ------------------------------------------------------------------------------------------------------------ the shares
 
 
-def _sums(rows: Sequence[Budget], family: _Family) -> Iterator[Problem]:
+def _sums(rows: Sequence[Budget], family: _Family, of: Container[str] | None = None) -> Iterator[Problem]:
     """Contract §2: siblings sum to at most the whole; those below an unset budget count in the nearest set ancestor's sum.
 
-    The same on every cluster: who counts in which sum does not depend on the cluster, only how much.
+    The same on every cluster: who counts in which sum does not depend on the cluster, only how much. `of`: only these sums.
     """
     counted: dict[str, list[Budget]] = {}
+    nearest: dict[str, str] = {}
     for row in rows:
         if row.share_ppm is not None and row.parent is not None:
-            counted.setdefault(_nearest_set(row.parent, family), []).append(row)
+            if (ancestor := nearest.get(row.parent)) is None:
+                ancestor = nearest[row.parent] = _nearest_set(row.parent, family)
+            if of is None or ancestor in of:
+                counted.setdefault(ancestor, []).append(row)
     for ancestor, shares in counted.items():
         for cluster in (None, *named_clusters(shares)):
             total = sum(share_on(row, cluster) or 0 for row in shares)

@@ -3,6 +3,7 @@
 Pure. What a valid tree is, says `proto.tree_rules`. A refused write changes nothing.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
@@ -12,7 +13,7 @@ from allmende.budget.rules.rights import overreach
 from allmende.proto.budget import Budget, ClusterShare
 from allmende.proto.message import Problem
 from allmende.proto.tree import digest
-from allmende.proto.tree_rules import quote, validate
+from allmende.proto.tree_rules import quote, validate, validate_change
 from allmende.proto.units import Ms, Ppm
 
 
@@ -46,7 +47,7 @@ def set_shares(
     }
     faults.extend(overreach(tree.budgets, after, asking))
     if tree.budgets:
-        faults.extend(validate(after.values()))
+        faults.extend(validate_change(tree.budgets, after))
     if faults:
         return Rejection(tree.revision, faults)
     return _commit(tree, intent, after, now_ms)
@@ -72,7 +73,7 @@ def put_budgets(tree: Tree, intent: Intent, rows: Sequence[Budget], used: Collec
     faults = [*_reason(intent), *_rows(tree, rows, used)]
     after = {**tree.budgets, **{row.budget: row for row in rows}}
     faults.extend(overreach(tree.budgets, after, asking))
-    faults.extend(validate(after.values()))
+    faults.extend(validate_change(tree.budgets, after))
     if faults:
         return Rejection(tree.revision, faults)
     return _commit(tree, intent, after, now_ms)
@@ -108,7 +109,7 @@ def _children(tree: Tree, parent: str, children: ChildShares) -> list[Problem]:
     theirs = [name for name, row in tree.budgets.items() if row.parent == parent]
     if not theirs:
         return [Problem(code="no_children", sentence=f"budget {quote(parent)} has no children whose shares could be set")]
-    named = [name for name, _ in children]
+    named = Counter(name for name, _ in children)
     faults = [
         Problem(
             code="missing_child", sentence=f"the share of {quote(name)} is missing: all children of {quote(parent)} are set at once"
@@ -120,9 +121,9 @@ def _children(tree: Tree, parent: str, children: ChildShares) -> list[Problem]:
         for name in sorted(set(named) - set(theirs))
     ]
     faults += [
-        Problem(code="duplicate_child", sentence=f"budget {quote(name)} is given {named.count(name)} shares")
-        for name in sorted(set(named))
-        if named.count(name) > 1
+        Problem(code="duplicate_child", sentence=f"budget {quote(name)} is given {count} shares")
+        for name, count in sorted(named.items())
+        if count > 1
     ]
     return faults
 
