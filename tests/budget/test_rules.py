@@ -100,9 +100,11 @@ def test_loading_names_the_faults_of_the_tree_even_when_it_is_stale() -> None:
 @given(valid_trees(), valid_trees())
 def test_what_a_revision_says_turns_the_tree_before_into_the_tree_after(before: Sequence[Budget], after: Sequence[Budget]) -> None:
     known = {row.budget: row for row in before}
+    # A leaf with members is closed, not left out.
+    known = {name: msgspec.structs.replace(row, members=()) for name, row in known.items()}
     verdict = load_tree(Tree(3, known), intent(), after, NOW_MS)
     if isinstance(verdict, Unchanged):
-        assert digest(before) == digest(after)
+        assert digest(known.values()) == digest(after)
         return
     assert isinstance(verdict, Commit)
     *changes, complete = messages(verdict)

@@ -47,6 +47,8 @@ class BudgetChanged(Message, frozen=True, kw_only=True):
     revision: Sequence
     definition: Budget | None
     """None: the budget is gone in this revision."""
+    jobs_to: Name | None = None
+    """Of a budget that is gone: the leaf that its jobs go to. None: nobody has said."""
 
 
 class RevisionComplete(Message, frozen=True, kw_only=True):
@@ -116,6 +118,18 @@ class PutBudgets(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     budgets: Annotated[tuple[Budget, ...], Meta(min_length=1, max_length=1_000)]
+    expected_revision: Sequence
+    reason: Text
+
+
+class CloseBudget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Take one leaf out of the tree for good. Its waiting jobs go on in `jobs_to`, in their place; unset is refused.
+
+    What runs keeps its slice and is charged to the closed budget until it ends.
+    """
+
+    budget: Name
+    jobs_to: Name | None = None
     expected_revision: Sequence
     reason: Text
 

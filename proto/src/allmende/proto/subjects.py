@@ -174,6 +174,9 @@ SET_SHARES = Request(
 PUT_BUDGETS = Request(
     service="budget", verb="put_budgets", request=budget.PutBudgets, reply=budget.WriteReply, asks=PEOPLE, changes=True
 )
+CLOSE_BUDGET = Request(
+    service="budget", verb="close_budget", request=budget.CloseBudget, reply=budget.WriteReply, asks=PEOPLE, changes=True
+)
 LOAD_TREE = Request(
     service="budget", verb="load_tree", request=budget.UploadPiece, reply=budget.WriteReply, asks=("operator",), changes=True
 )
@@ -263,6 +266,7 @@ REQUESTS: tuple[Request, ...] = (
     REVISIONS,
     SET_SHARES,
     PUT_BUDGETS,
+    CLOSE_BUDGET,
     LOAD_TREE,
     PROPOSALS,
     PROPOSE,

@@ -5,7 +5,8 @@ SELECT job, user_name, budget, state, ended_at_ms, version, digest, body
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::text[])
     AS put (job, user_name, budget, state, ended_at_ms, version, digest, body)
 ON CONFLICT (job) DO UPDATE
-SET state = excluded.state, ended_at_ms = excluded.ended_at_ms, version = excluded.version, body = excluded.body
+SET budget = excluded.budget, state = excluded.state, ended_at_ms = excluded.ended_at_ms, version = excluded.version,
+    body = excluded.body
 WHERE held.version = excluded.version - 1
 RETURNING job
 

@@ -3,6 +3,7 @@
 from hashlib import sha256
 
 import msgspec
+from msgspec.structs import replace
 
 from allmende.admission.model.books import Books
 from allmende.admission.model.facts import (
@@ -155,9 +156,10 @@ def counted(said: UsageStanding) -> Counted:
     )
 
 
-def known_budget(said: BudgetChanged) -> KnownBudget:
-    """A budget's definition from a revision on."""
-    return KnownBudget(budget=said.budget, revision=said.revision, definition=said.definition)
+def known_budget(said: BudgetChanged, at_ms: Ms) -> KnownBudget:
+    """A budget's definition from a revision on, which was made at `at_ms`."""
+    known = KnownBudget(budget=said.budget, revision=said.revision, definition=said.definition)
+    return known if said.definition is not None else replace(known, jobs_to=said.jobs_to, closed_at_ms=at_ms)
 
 
 def known_revision(said: RevisionComplete) -> KnownRevision:

@@ -56,6 +56,7 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         endpoint(subjects.REVISIONS, handlers.revisions),
         endpoint(subjects.SET_SHARES, handlers.set_shares),
         endpoint(subjects.PUT_BUDGETS, handlers.put_budgets),
+        endpoint(subjects.CLOSE_BUDGET, handlers.close_budget),
         endpoint(subjects.LOAD_TREE, handlers.load_tree),
         endpoint(subjects.PROPOSALS, proposals.page),
         endpoint(subjects.PROPOSE, proposals.propose),

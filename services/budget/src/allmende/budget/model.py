@@ -86,10 +86,11 @@ NOTHING_SINCE = Since((), 0)
 
 
 class Commit(NamedTuple):
-    """A write that makes a revision. `changed`: each budget that differs, None where it is gone."""
+    """A write that makes a revision. `changed`: each budget that differs, None where it is gone; `jobs_to`: where its jobs go."""
 
     revision: Revision
     changed: Mapping[str, Budget | None]
+    jobs_to: Mapping[str, str] = {}
 
 
 class Unchanged(NamedTuple):

@@ -70,8 +70,9 @@ SELECT DISTINCT budget FROM definition WHERE budget = ANY($1::text[])
 INSERT INTO revision (number, effective_from_ms, author, reason, budgets, digest, upload) VALUES ($1, $2, $3, $4, $5, $6, $7)
 
 -- name: add_definitions
-INSERT INTO definition (budget, from_revision, definition)
-SELECT budget, $1, definition FROM unnest($2::text[], $3::text[]) AS changed (budget, definition)
+INSERT INTO definition (budget, from_revision, definition, jobs_to)
+SELECT budget, $1, definition, jobs_to
+FROM unnest($2::text[], $3::text[], $4::text[]) AS changed (budget, definition, jobs_to)
 
 -- name: stage_piece
 INSERT INTO upload_piece (upload, author, piece, last, content) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING

@@ -28,6 +28,7 @@ from allmende.proto.budget import (
     BudgetChanged,
     BudgetDiff,
     ChildShare,
+    CloseBudget,
     Committed,
     PutBudgets,
     Rejected,
@@ -57,7 +58,10 @@ S = TypeVar("S", bound=Struct)
 def messages(commit: Commit) -> Sequence[Message]:
     """What a commit says: each budget that differs, then that the revision is complete."""
     revision = commit.revision
-    changes = [BudgetChanged(budget=name, revision=revision.number, definition=row) for name, row in commit.changed.items()]
+    changes = [
+        BudgetChanged(budget=name, revision=revision.number, definition=row, jobs_to=commit.jobs_to.get(name))
+        for name, row in commit.changed.items()
+    ]
     complete = RevisionComplete(
         revision=revision.number,
         effective_from_ms=revision.effective_from_ms,
@@ -94,7 +98,7 @@ def already(revision: int) -> WriteReply:
     return WriteReply(committed=Committed(status="committed", revision=revision))
 
 
-def intent_of(caller: str, request: SetShares | PutBudgets | UploadPiece) -> Intent:
+def intent_of(caller: str, request: SetShares | PutBudgets | CloseBudget | UploadPiece) -> Intent:
     """Who wants to write. The author is the caller, whom the server has authenticated; a request cannot name one."""
     return Intent(author=caller, reason=request.reason, expected_revision=request.expected_revision)
 

@@ -10,7 +10,7 @@ from allmende.admission.model.books import Books
 from allmende.admission.model.facts import Change
 from allmende.admission.model.values import Reason
 from allmende.admission.ports import Owner, Store
-from allmende.admission.rules import cordons, life, policies, trees
+from allmende.admission.rules import closing, cordons, life, policies, trees
 from allmende.chassis.db import Transaction
 from allmende.chassis.log import get_logger
 from allmende.chassis.outbox import draft
@@ -59,8 +59,10 @@ class Hearing:
         if owner is None:
             job = wire.job(said, event.envelope.occurred_at_ms, event.received_at_ms)
             owners[said.job] = Owner(said.user, job.digest)
+            job, moved = closing.raced(books, job, event.received_at_ms, self._clock.now_ms())
             self._desk.take_in(job, event.envelope.id)
             if said.job in books.jobs:
+                self._desk.apply(moved, event.envelope.id)
                 books.put_payload(said.job, wire.payload(said))
             return []
         # Nothing is stored of what is refused here: the row, and its story, are those of the first submission.
@@ -86,7 +88,7 @@ class Hearing:
             case UsageStanding():
                 self._standing(books, body)
             case BudgetChanged():
-                trees.heard_budget(books, wire.known_budget(body))
+                trees.heard_budget(books, wire.known_budget(body, event.envelope.occurred_at_ms))
                 self._tree(books)
             case RevisionComplete():
                 trees.heard_revision(books, wire.known_revision(body))
@@ -163,7 +165,9 @@ class Hearing:
         tree = trees.switch(books)
         if tree is not None:
             _log.info("the tree has changed", revision=tree.revision, budgets=len(tree.budgets))
+            before = books.tree
             books.put_tree(tree)
+            self._desk.apply(closing.moved(books, before, self._clock.now_ms()))
             self._desk.judge_again()
             self._desk.want(books.cluster_names())
 

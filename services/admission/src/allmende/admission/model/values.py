@@ -114,6 +114,8 @@ class Job(Struct, frozen=True, kw_only=True):
     """Its owner or an operator does not want it to start."""
     digest: str | None = None
     """Of the whole submission; None: from before digests were kept."""
+    moved: bool = False
+    """Its budget was closed and a manager sent its jobs to this one: its owner need not be a member."""
     would: tuple[str, ...] = ()
     """What mode `observe` has said that it would have done: each kind of decision once."""
 
@@ -297,11 +299,15 @@ class Tree(Struct, frozen=True, kw_only=True):
 
 
 class KnownBudget(Struct, frozen=True, kw_only=True):
-    """The newest definition heard of one budget, in force or not yet. None: gone."""
+    """The newest definition heard of one budget, in force or not yet. None: gone, and then where its jobs go, if anybody said."""
 
     budget: str
     revision: int
     definition: Budget | None
+    jobs_to: str | None = None
+    closed_at_ms: Ms | None = None
+    members: tuple[str, ...] = ()
+    """Of a budget that is gone: who could charge it until then."""
 
 
 class KnownRevision(Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from allmende.admission.model.books import Books
 from allmende.admission.model.values import Decided, Job, Reason, Terms
+from allmende.admission.rules import closing
 from allmende.admission.rules.cordons import closed_now
 from allmende.admission.rules.line import AllocatedLine, Next, UnallocatedLine, in_order
 from allmende.admission.rules.passing import Outlook, not_ready
@@ -50,9 +51,7 @@ def blockers(job: Job, books: Books, outlooks: Mapping[str, Outlook], now_ms: Ms
     found = [Reason("not_ready", sentence) for sentence in not_ready(books)]
     may, leaf = books.partition(job)
     if not may and books.tree is not None:
-        revision = books.tree.revision
-        sentence = f"budget {job.budget} covers no slice in revision {revision} of the tree; restore it, or cancel the job"
-        found.append(Reason("budget_not_valid", sentence))
+        found.append(Reason("budget_not_valid", closing.not_charged(job.budget, books.tree)))
     if job.not_before_ms > now_ms:
         left = format_duration(job.not_before_ms - now_ms)
         found.append(Reason("backing_off", f"it was evicted while unallocated and may start again in {left}"))

@@ -21,6 +21,7 @@ from allmende.admission.model.facts import (
     together,
 )
 from allmende.admission.model.values import Attempt, AttemptOutcome, Claim, Decided, Job, JobOutcome, Reason, StopReason, Terms
+from allmende.admission.rules import closing
 from allmende.proto.units import Ms, format_duration
 
 
@@ -98,6 +99,8 @@ def ended(books: Books, name: str, end: End, now_ms: Ms, terms: Terms) -> Change
         return change
     final = _final(attempt, job, end)
     job = replace(job, idled=name in books.idle)
+    if final is None:
+        job = closing.back(books, job)
     if final is not None:
         settled = finish(job, final, end.at_ms, _why_ended(final, end), end.exit_code)
     elif end.outcome == "evicted":

@@ -3,6 +3,8 @@
 Pure. Never judges a tree: the budget service published only valid ones.
 """
 
+from msgspec.structs import replace
+
 from allmende.admission.model.books import Books
 from allmende.admission.model.values import KnownBudget, KnownRevision, Tree
 from allmende.proto import tree
@@ -13,6 +15,8 @@ def heard_budget(books: Books, known: KnownBudget) -> None:
     """Note a definition, unless a newer one is known."""
     had = books.known.get(known.budget)
     if had is None or had.revision < known.revision:
+        if known.definition is None and had is not None:
+            known = replace(known, members=had.members if had.definition is None else had.definition.members)
         books.put_known(known)
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from allmende.admission.model.books import Books
 from allmende.admission.model.values import Job, Node, Reason, Terms, Tree
-from allmende.admission.rules import policies
+from allmende.admission.rules import closing, policies
 from allmende.proto.units import Ms, format_duration
 
 
@@ -29,7 +29,7 @@ def vet(job: Job, books: Books, now_ms: Ms, terms: Terms) -> Verdict:
     refusal = _by_itself(job)
     unknown: list[Reason] = []
     if refusal is None and books.tree is not None:
-        refusal = _by_tree(job, books.tree)
+        refusal = _by_tree(job, books, books.tree)
     elif refusal is None:
         # Without a budget there is nothing to ask a tree about, but until it is there nobody is admitted (BR-055).
         unknown.append(TREE_UNKNOWN)
@@ -74,15 +74,17 @@ def _by_itself(job: Job) -> Reason | None:
     return None
 
 
-def _by_tree(job: Job, tree: Tree) -> Reason | None:
+def _by_tree(job: Job, books: Books, tree: Tree) -> Reason | None:
     if job.budget is None:
         return None
     budget = tree.budgets.get(job.budget)
+    if budget is None and (closed := closing.closed(job.budget, books)) is not None:
+        return closed
     if budget is None:
         return Reason("unknown_budget", f"there is no budget {job.budget}; `allmende budgets` lists those that exist")
     if job.budget not in tree.leaves:
         return Reason("budget_not_leaf", f"budget {job.budget} has budgets below it and is not charged itself; name one of those")
-    if job.user not in budget.members:
+    if job.user not in budget.members and not job.moved:
         sentence = f"{job.user} is not a member of budget {job.budget}; ask one of its managers, or name a budget of yours"
         return Reason("not_a_member", sentence)
     return None

@@ -16,6 +16,7 @@ from allmende.chassis.ports import Clock, Ids
 from allmende.chassis.worker import Outcome
 from allmende.proto.budget import (
     Budget,
+    CloseBudget,
     PutBudgets,
     RevisionsPage,
     RevisionsQuery,
@@ -102,6 +103,17 @@ class Handlers:
             verdict = rules.put_budgets(tree, intent, request.budgets, used, now_ms, self._asking(caller))
             since = await self._since(tx, intent, verdict)
             return wire.reply(verdict, since), await self.carry_out(tx, verdict, caller)
+
+        return await self._writer.exclusively(work)
+
+    async def close_budget(self, caller: str, request: CloseBudget) -> WriteReply:
+        """Take a leaf out of the tree, and say where its jobs go."""
+
+        async def work(tx: Transaction) -> tuple[WriteReply, Outcome]:
+            tree = await self._store.tree_for_writing(tx)
+            intent, now_ms = wire.intent_of(caller, request), self._clock.now_ms()
+            verdict = rules.close_budget(tree, intent, request.budget, request.jobs_to, now_ms, self._asking(caller))
+            return wire.reply(verdict), await self._carry_out(tx, verdict, caller)
 
         return await self._writer.exclusively(work)
 

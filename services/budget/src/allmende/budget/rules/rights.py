@@ -38,6 +38,14 @@ def overreach(before: Budgets, after: Budgets, asking: Asking) -> tuple[Problem,
     return (*faults, *_beyond_holding(before, after, asking.name))
 
 
+def foreign_place(before: Budgets, jobs_to: str, asking: Asking) -> tuple[Problem, ...]:
+    """Whose jobs a budget takes in is for those to say who manage it: code `foreign_place`; nothing for an operator."""
+    if asking.operator or _manages(before, jobs_to, asking.name):
+        return ()
+    sentence = f"{quote(asking.name)} manages nothing at or above {quote(jobs_to)}, so he cannot send it jobs; name one of his own"
+    return (Problem(code="foreign_place", sentence=sentence),)
+
+
 def _may_change(before: Budgets, was: Budget, row: Budget | None, person: str) -> bool:
     if manages(before, was.parent, person):
         return True

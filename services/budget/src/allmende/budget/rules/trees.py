@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from allmende.budget.model import Asking, ChildShares, Commit, Intent, Piece, Rejection, Revision, Tree, Unchanged, Verdict
-from allmende.budget.rules.rights import overreach
+from allmende.budget.rules.rights import foreign_place, overreach
 from allmende.proto.budget import Budget, ClusterShare
 from allmende.proto.message import Problem
-from allmende.proto.tree import digest
+from allmende.proto.tree import digest, leaves
 from allmende.proto.tree_rules import quote, validate, validate_change
 from allmende.proto.units import Ms, Ppm
 
@@ -20,9 +20,9 @@ from allmende.proto.units import Ms, Ppm
 def load_tree(tree: Tree, intent: Intent, budgets: Sequence[Budget], now_ms: Ms) -> Verdict:
     """Replace the whole tree.
 
-    Faults: those of `tree_rules.validate`, `stale_revision`, `reason_missing`.
+    Faults: those of `tree_rules.validate`, `stale_revision`, `reason_missing`, `jobs_to_missing`.
     """
-    faults = [*_stale(tree, intent), *_reason(intent), *validate(budgets)]
+    faults = [*_stale(tree, intent), *_reason(intent), *_left_out(tree, budgets), *validate(budgets)]
     if faults:
         return Rejection(tree.revision, faults)
     return _commit(tree, intent, {row.budget: row for row in budgets}, now_ms)
@@ -79,6 +79,34 @@ def put_budgets(tree: Tree, intent: Intent, rows: Sequence[Budget], used: Collec
     return _commit(tree, intent, after, now_ms)
 
 
+def close_budget(tree: Tree, intent: Intent, budget: str, jobs_to: str | None, now_ms: Ms, asking: Asking) -> Verdict:
+    """Take a leaf out of the tree; its jobs go to the leaf `jobs_to` of the tree after (decision 0029).
+
+    Faults: `stale_revision` (alone, as in `set_shares`), `reason_missing`, `unknown_budget`, `has_children`, `jobs_to_missing`,
+    `jobs_to_no_leaf`, `foreign_place`, those of `rights.overreach` and of `tree_rules.validate`.
+    """
+    if stale := _stale(tree, intent):
+        return Rejection(tree.revision, stale)
+    faults = _reason(intent)
+    if budget not in tree.budgets:
+        sentence = f"there is no budget {quote(budget)} in revision {tree.revision}"
+        return Rejection(tree.revision, [*faults, Problem(code="unknown_budget", sentence=sentence)])
+    after = {name: row for name, row in tree.budgets.items() if name != budget}
+    below = sorted(name for name, row in tree.budgets.items() if row.parent == budget)
+    faults.extend(overreach(tree.budgets, after, asking))
+    if below:
+        sentence = f"{quote(budget)} has budgets below it: close or move {', '.join(below[:5])} first"
+        faults.append(Problem(code="has_children", sentence=sentence))
+    else:
+        faults.extend(validate(after.values()))
+        faults.extend(_place(tree, after, budget, jobs_to, asking))
+    if faults or jobs_to is None:
+        return Rejection(tree.revision, faults)
+    verdict = _commit(tree, intent, after, now_ms)
+    assert isinstance(verdict, Commit)
+    return verdict._replace(jobs_to={budget: jobs_to})
+
+
 def assemble(pieces: Sequence[Piece]) -> Sequence[Budget] | None:
     """The budgets of an upload in the order of its pieces; None while pieces are missing."""
     known = {piece.number: piece for piece in pieces}
@@ -126,6 +154,38 @@ def _children(tree: Tree, parent: str, children: ChildShares) -> list[Problem]:
         if count > 1
     ]
     return faults
+
+
+def _place(
+    tree: Tree, after: Mapping[str, Budget], budget: str, jobs_to: str | None, asking: Asking
+) -> Sequence[Problem]:
+    """What is wrong with the leaf that a closed budget's jobs shall go to. Its parent may be one: it has no children any more."""
+    if jobs_to is None:
+        sentence = (
+            f"say where the jobs of {quote(budget)} go: `allmende budgets close {budget} --jobs-to BUDGET`; "
+            "what runs keeps its slice, and jobs may be on their way"
+        )
+        return [Problem(code="jobs_to_missing", sentence=sentence)]
+    if jobs_to not in leaves(after):
+        sentence = f"jobs are charged to leaves, and {quote(jobs_to)} is none once {quote(budget)} is closed; name a leaf"
+        return [Problem(code="jobs_to_no_leaf", sentence=sentence)]
+    return foreign_place(tree.budgets, jobs_to, asking)
+
+
+def _left_out(tree: Tree, budgets: Sequence[Budget]) -> list[Problem]:
+    """A file cannot say where the jobs of a leaf go that it leaves out; one that nobody may charge has none to come."""
+    named = {row.budget for row in budgets}
+    return [
+        Problem(
+            code="jobs_to_missing",
+            sentence=(
+                f"leaf {quote(name)} is left out, and its members' jobs would go nowhere: first "
+                f"`allmende budgets close {name} --jobs-to BUDGET`"
+            ),
+        )
+        for name in sorted(leaves(tree.budgets) - named)
+        if tree.budgets[name].members
+    ]
 
 
 def _rows(tree: Tree, rows: Sequence[Budget], used: Collection[str]) -> list[Problem]:

@@ -86,7 +86,8 @@ class TreeStore:
             _SQL["add_revision"], row.number, row.effective_from_ms, row.author, row.reason, row.budgets, row.digest, upload
         )
         definitions = [None if each is None else _encoder.encode(each).decode() for each in commit.changed.values()]
-        await tx.connection.execute(_SQL["add_definitions"], row.number, list(commit.changed), definitions)
+        jobs_to = [commit.jobs_to.get(name) for name in commit.changed]
+        await tx.connection.execute(_SQL["add_definitions"], row.number, list(commit.changed), definitions, jobs_to)
 
     async def revision_of_upload(self, tx: Transaction, upload: str) -> Revision | None:
         """The revision that an upload has become; None while it has not."""
