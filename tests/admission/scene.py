@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from allmende.chassis import rpc
 from allmende.chassis.bus import NatsBus
 from allmende.proto.admission import Placed
@@ -41,6 +43,7 @@ class Scene:
         self._stirred = asyncio.Event()
         self._processes: list[asyncio.subprocess.Process] = []
         self._revisions = 0
+        self._budgets: list[Budget] = []
         self._usage = 0
         self._ids = 0
 
@@ -114,12 +117,24 @@ class Scene:
 
     async def tree(self, budgets: Sequence[Budget]) -> None:
         """Publish a revision of the tree."""
+        self._budgets = list(budgets)
+        await self._revision([BudgetChanged(budget=each.budget, revision=1, definition=each) for each in budgets])
+
+    async def closes(self, budget: str, jobs_to: str) -> None:
+        """Publish the revision in which a budget is closed."""
+        self._budgets = [each for each in self._budgets if each.budget != budget]
+        await self._revision([BudgetChanged(budget=budget, revision=1, definition=None, jobs_to=jobs_to)])
+
+    async def _revision(self, changes: Sequence[BudgetChanged]) -> None:
         self._revisions += 1
-        revision = self._revisions
-        for each in budgets:
-            await self.say("budget", BudgetChanged(budget=each.budget, revision=revision, definition=each))
+        for each in changes:
+            await self.say("budget", replace(each, revision=self._revisions))
         complete = RevisionComplete(
-            revision=revision, effective_from_ms=self.now_ms(), budgets=len(budgets), digest=digest(budgets), author="olga"
+            revision=self._revisions,
+            effective_from_ms=self.now_ms(),
+            budgets=len(self._budgets),
+            digest=digest(self._budgets),
+            author="olga",
         )
         await self.say("budget", complete)
 

@@ -119,6 +119,7 @@ BUDGET: tuple[Message, ...] = (
         definition=Budget(
             budget="detection", parent="vision", title="Detection", share_ppm=350_000, managers=("grace",), members=("ada", "kim")
         ),
+        jobs_to="segmentation",
     ),
     RevisionComplete(
         revision=3, effective_from_ms=T0, budgets=20, digest="0123456789abcdef" * 4, author="grace", reason="agreed in May"
@@ -228,7 +229,7 @@ ADMISSION: tuple[Message, ...] = (
         first_started_at_ms=T0 + 1,
         ended_at_ms=T0 + MINUTE_MS,
     ),
-    JobChanged(user="ada", job=JOB, held=True, priority=-5, slice_ms=SLICE, author="olga"),
+    JobChanged(user="ada", job=JOB, held=True, priority=-5, slice_ms=SLICE, author="olga", budget="detection"),
     ClaimRaised(
         cluster="c1",
         claim=CLAIM,

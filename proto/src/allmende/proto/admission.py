@@ -126,7 +126,10 @@ class JobEnded(Message, frozen=True, kw_only=True):
 
 
 class JobChanged(Message, frozen=True, kw_only=True):
-    """Somebody has changed a waiting job, or holds it; all that may change, as it is now. `author`: its owner or an operator."""
+    """Somebody has changed a waiting job, or holds it; all that may change, as it is now.
+
+    `author`: its owner or an operator; `budget` where its budget was closed and its jobs went to another one.
+    """
 
     TYPE: ClassVar[str] = "job.changed"
 
@@ -136,6 +139,7 @@ class JobChanged(Message, frozen=True, kw_only=True):
     priority: int
     slice_ms: Span
     author: Name
+    budget: Name | None = None
 
 
 class ClaimRaised(Message, frozen=True, kw_only=True):

@@ -3,7 +3,6 @@
 from hashlib import sha256
 
 import msgspec
-from msgspec.structs import replace
 
 from allmende.admission.model.books import Books
 from allmende.admission.model.facts import (
@@ -157,9 +156,11 @@ def counted(said: UsageStanding) -> Counted:
 
 
 def known_budget(said: BudgetChanged, at_ms: Ms) -> KnownBudget:
-    """A budget's definition from a revision on, which was made at `at_ms`."""
-    known = KnownBudget(budget=said.budget, revision=said.revision, definition=said.definition)
-    return known if said.definition is not None else replace(known, jobs_to=said.jobs_to, closed_at_ms=at_ms)
+    """A budget's definition from a revision on. `at_ms`: when the bus had it."""
+    gone_at_ms = at_ms if said.definition is None else None
+    return KnownBudget(
+        budget=said.budget, revision=said.revision, definition=said.definition, jobs_to=said.jobs_to, gone_at_ms=gone_at_ms
+    )
 
 
 def known_revision(said: RevisionComplete) -> KnownRevision:
@@ -222,6 +223,7 @@ def message(fact: Fact, fence: int, now_ms: Ms, stop_grace_ms: Ms) -> Message:
                 priority=job_.priority,
                 slice_ms=job_.slice_ms,
                 author=author,
+                budget=job_.budget,
             )
         case Decreed(known):
             return policy.PolicyChanged(

@@ -88,7 +88,7 @@ class Hearing:
             case UsageStanding():
                 self._standing(books, body)
             case BudgetChanged():
-                trees.heard_budget(books, wire.known_budget(body, event.envelope.occurred_at_ms))
+                trees.heard_budget(books, wire.known_budget(body, event.received_at_ms))
                 self._tree(books)
             case RevisionComplete():
                 trees.heard_revision(books, wire.known_revision(body))
@@ -167,7 +167,7 @@ class Hearing:
             _log.info("the tree has changed", revision=tree.revision, budgets=len(tree.budgets))
             before = books.tree
             books.put_tree(tree)
-            self._desk.apply(closing.moved(books, before, self._clock.now_ms()))
+            self._desk.apply(closing.switched(books, before, self._clock.now_ms()))
             self._desk.judge_again()
             self._desk.want(books.cluster_names())
 

@@ -305,7 +305,8 @@ class KnownBudget(Struct, frozen=True, kw_only=True):
     revision: int
     definition: Budget | None
     jobs_to: str | None = None
-    closed_at_ms: Ms | None = None
+    gone_at_ms: Ms | None = None
+    """When the bus had the word that it is gone: what people submitted before that was on its way."""
     members: tuple[str, ...] = ()
     """Of a budget that is gone: who could charge it until then."""
 

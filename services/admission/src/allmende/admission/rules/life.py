@@ -100,7 +100,8 @@ def ended(books: Books, name: str, end: End, now_ms: Ms, terms: Terms) -> Change
     final = _final(attempt, job, end)
     job = replace(job, idled=name in books.idle)
     if final is None:
-        job = closing.back(books, job)
+        job, sent_on = closing.sent_on(books, job, now_ms)
+        change = together((change, sent_on))
     if final is not None:
         settled = finish(job, final, end.at_ms, _why_ended(final, end), end.exit_code)
     elif end.outcome == "evicted":

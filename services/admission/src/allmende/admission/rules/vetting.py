@@ -78,7 +78,7 @@ def _by_tree(job: Job, books: Books, tree: Tree) -> Reason | None:
     if job.budget is None:
         return None
     budget = tree.budgets.get(job.budget)
-    if budget is None and (closed := closing.closed(job.budget, books)) is not None:
+    if budget is None and (closed := closing.closed(books, job.budget)) is not None:
         return closed
     if budget is None:
         return Reason("unknown_budget", f"there is no budget {job.budget}; `allmende budgets` lists those that exist")

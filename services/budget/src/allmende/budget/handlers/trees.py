@@ -113,7 +113,8 @@ class Handlers:
             tree = await self._store.tree_for_writing(tx)
             intent, now_ms = wire.intent_of(caller, request), self._clock.now_ms()
             verdict = rules.close_budget(tree, intent, request.budget, request.jobs_to, now_ms, self._asking(caller))
-            return wire.reply(verdict), await self._carry_out(tx, verdict, caller)
+            since = await self._since(tx, intent, verdict)
+            return wire.reply(verdict, since), await self.carry_out(tx, verdict, caller)
 
         return await self._writer.exclusively(work)
 

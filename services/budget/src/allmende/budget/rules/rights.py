@@ -40,7 +40,7 @@ def overreach(before: Budgets, after: Budgets, asking: Asking) -> tuple[Problem,
 
 def foreign_place(before: Budgets, jobs_to: str, asking: Asking) -> tuple[Problem, ...]:
     """Whose jobs a budget takes in is for those to say who manage it: code `foreign_place`; nothing for an operator."""
-    if asking.operator or _manages(before, jobs_to, asking.name):
+    if asking.operator or manages(before, jobs_to, asking.name):
         return ()
     sentence = f"{quote(asking.name)} manages nothing at or above {quote(jobs_to)}, so he cannot send it jobs; name one of his own"
     return (Problem(code="foreign_place", sentence=sentence),)
