@@ -40,9 +40,12 @@ def overreach(before: Budgets, after: Budgets, asking: Asking) -> tuple[Problem,
 
 def foreign_place(before: Budgets, jobs_to: str, asking: Asking) -> tuple[Problem, ...]:
     """Whose jobs a budget takes in is for those to say who manage it: code `foreign_place`; nothing for an operator."""
-    if asking.operator or manages(before, jobs_to, asking.name):
+    if may_divide(before, jobs_to, asking):
         return ()
-    sentence = f"{quote(asking.name)} manages nothing at or above {quote(jobs_to)}, so he cannot send it jobs; name one of his own"
+    sentence = (
+        f"{quote(asking.name)} manages nothing at or above {quote(jobs_to)} and cannot send jobs there; name a leaf that he manages, "
+        f"or ask {those(nearest_managers(before, jobs_to))}"
+    )
     return (Problem(code="foreign_place", sentence=sentence),)
 
 

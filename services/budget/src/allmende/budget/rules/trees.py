@@ -95,7 +95,8 @@ def close_budget(tree: Tree, intent: Intent, budget: str, jobs_to: str | None, n
     below = sorted(name for name, row in tree.budgets.items() if row.parent == budget)
     faults.extend(overreach(tree.budgets, after, asking))
     if below:
-        sentence = f"{quote(budget)} has budgets below it: close or move {', '.join(below[:5])} first"
+        named = ", ".join(below[:5]) + (f" and {len(below) - 5} more" if len(below) > 5 else "")
+        sentence = f"{quote(budget)} has budgets below it, whose jobs may go to different places: close or move {named} first"
         faults.append(Problem(code="has_children", sentence=sentence))
     else:
         faults.extend(validate(after.values()))
@@ -156,14 +157,12 @@ def _children(tree: Tree, parent: str, children: ChildShares) -> list[Problem]:
     return faults
 
 
-def _place(
-    tree: Tree, after: Mapping[str, Budget], budget: str, jobs_to: str | None, asking: Asking
-) -> Sequence[Problem]:
-    """What is wrong with the leaf that a closed budget's jobs shall go to. Its parent may be one: it has no children any more."""
+def _place(tree: Tree, after: Mapping[str, Budget], budget: str, jobs_to: str | None, asking: Asking) -> Sequence[Problem]:
+    """What is wrong with the leaf that a closed budget's jobs shall go to. Its parent may be one, with its last child gone."""
     if jobs_to is None:
         sentence = (
-            f"say where the jobs of {quote(budget)} go: `allmende budgets close {budget} --jobs-to BUDGET`; "
-            "what runs keeps its slice, and jobs may be on their way"
+            f"say where the jobs go that wait for {quote(budget)} or are on their way: "
+            f"`allmende budgets close {budget} --jobs-to BUDGET`; what runs keeps its slice"
         )
         return [Problem(code="jobs_to_missing", sentence=sentence)]
     if jobs_to not in leaves(after):
@@ -173,13 +172,13 @@ def _place(
 
 
 def _left_out(tree: Tree, budgets: Sequence[Budget]) -> list[Problem]:
-    """A file cannot say where the jobs of a leaf go that it leaves out; one that nobody may charge has none to come."""
+    """A file cannot say where the jobs go of a leaf that it leaves out. One that nobody may charge has none to come."""
     named = {row.budget for row in budgets}
     return [
         Problem(
             code="jobs_to_missing",
             sentence=(
-                f"leaf {quote(name)} is left out, and its members' jobs would go nowhere: first "
+                f"leaf {quote(name)} is left out, and the jobs of its members would go nowhere: close it first, with "
                 f"`allmende budgets close {name} --jobs-to BUDGET`"
             ),
         )
