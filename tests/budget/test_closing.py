@@ -161,7 +161,7 @@ async def test_what_was_closed_is_kept_with_where_its_jobs_went(handlers: Handle
     late = await handlers.close_budget("ada", closing("y", "b", 1))
     assert refused(late) == ["stale_revision"]
     assert late.rejected is not None
-    assert [each.budget for each in late.rejected.since] == ["x"]
+    assert [each.budget for each in late.rejected.changed] == ["x"]
 
 
 async def test_over_the_bus_a_manager_closes_and_everybody_hears_where_the_jobs_go(lab: Lab) -> None:
