@@ -99,7 +99,7 @@ def close_budget(tree: Tree, intent: Intent, budget: str, jobs_to: str | None, n
         sentence = f"{quote(budget)} has budgets below it, whose jobs may go to different places: close or move {named} first"
         faults.append(Problem(code="has_children", sentence=sentence))
     else:
-        faults.extend(validate(after.values()))
+        faults.extend(validate_change(tree.budgets, after))
         faults.extend(_place(tree, after, budget, jobs_to, asking))
     if faults or jobs_to is None:
         return Rejection(tree.revision, faults)
