@@ -53,7 +53,7 @@ def books_of(*jobs: Job, attempts: tuple[Attempt, ...] = (), budgets: Mapping[st
 
 
 class Row(NamedTuple):
-    """A job as it is when its budget `a` is closed and sends its jobs to `b`; then where it belongs, and whether anything is told."""
+    """A job as it is when its budget `a` is closed and sends its jobs to `b`; then where it belongs, and whether he is told."""
 
     of: Job
     budget: str | None
@@ -93,7 +93,10 @@ def test_when_a_budget_is_closed(sentence: str) -> None:
 
 def test_they_stand_in_line_by_their_first_submission() -> None:
     books = books_of(
-        job(1, gpus_per_replica=8), job(2, budget="b", gpus_per_replica=8), job(3, gpus_per_replica=8, priority=1), job(4, budget="b")
+        job(1, gpus_per_replica=8),
+        job(2, budget="b", gpus_per_replica=8),
+        job(3, gpus_per_replica=8, priority=1),
+        job(4, budget="b"),
     )
     heard(books, gone("a", "b"))
     started: list[str] = []

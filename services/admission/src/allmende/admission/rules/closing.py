@@ -43,8 +43,8 @@ def switched(books: Books, before: Tree | None, now_ms: Ms) -> Change:
                 changes.append(_moved(books, job, now_ms))
         elif job.state in ("starting", "running") and before is not None and job.budget in before.budgets:
             sentence = (
-                f"its budget {job.budget} was closed: this attempt keeps its slice and what it is charged to; if the job comes back, "
-                f"it waits under {to}"
+                f"its budget {job.budget} was closed: this attempt keeps its slice and what it is charged to; if the job comes "
+                f"back, it waits under {to}"
             )
             changes.append(Change(decisions=(_told(books, job, sentence, now_ms),)))
     return together(changes) if changes else NOTHING

@@ -43,8 +43,8 @@ def foreign_place(before: Budgets, jobs_to: str, asking: Asking) -> tuple[Proble
     if may_divide(before, jobs_to, asking):
         return ()
     sentence = (
-        f"{quote(asking.name)} manages nothing at or above {quote(jobs_to)} and cannot send jobs there; name a leaf that he manages, "
-        f"or ask {those(nearest_managers(before, jobs_to))}"
+        f"{quote(asking.name)} manages nothing at or above {quote(jobs_to)} and cannot send jobs there; name a leaf that he "
+        f"manages, or ask {those(nearest_managers(before, jobs_to))}"
     )
     return (Problem(code="foreign_place", sentence=sentence),)
 
