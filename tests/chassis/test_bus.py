@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Sequence
 
 import msgspec
@@ -249,6 +250,8 @@ def test_both_forms_of_acknowledgement_subject_are_read(reply: str, stream: str,
     delivery = read_delivery(Msg(_client=Client(), subject=TICK, reply=reply, data=b""))
     assert delivery is not None
     assert (delivery.stream, delivery.stream_seq) == (stream, sequence)
+    # Stored on 14 November 2023, as the token of nanoseconds says.
+    assert abs(delivery.waited_ms - (time.time_ns() // 10**6 - 1_700_000_000_000)) < 60_000
 
 
 @pytest.mark.parametrize("reply", ["", "_INBOX.x", "$JS.ACK.USAGE.ledger", "$JS.ACK.a.b.c.d.e.f.g"])

@@ -1,17 +1,20 @@
 """The ledger's handler and answers over a real database, fed by hand. Two desks on one database are two replicas."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from allmende.chassis import inbox
-from allmende.chassis.db import Database
+from allmende.chassis.db import Database, Transaction
 from allmende.chassis.fakes import CountingIds, ManualClock
 from allmende.chassis.health import Health
 from allmende.chassis.ports import Event
+from allmende.chassis.worker import Outcome
 from allmende.ledger.handlers.answers import Answers
-from allmende.ledger.handlers.hearing import Hearing
+from allmende.ledger.handlers.hearing import SKEW_MS, Hearing
+from allmende.ledger.handlers.quarantine import QuarantineAnswers
 from allmende.ledger.handlers.rounds import Rounds
 from allmende.ledger.store.booking import BookingStore
+from allmende.ledger.store.quarantine import QuarantineStore
 from allmende.ledger.store.reading import ReadingStore
 from allmende.ledger.store.tree import TreeStore
 from allmende.proto.envelope import Envelope
@@ -20,6 +23,8 @@ from allmende.proto.message import Message, MessageRefused
 from allmende.proto.subjects import subject_of
 from allmende.proto.units import DAY_MS, HOUR_MS, SECOND_MS
 from tests.ledger.builders import START_MS, id_of, read
+
+T = TypeVar("T")
 
 
 class Desk:
@@ -49,7 +54,19 @@ class Desk:
         )
         self.hearing = Hearing(BookingStore(), TreeStore(), self._rounds, clock, ids, allowance_ms)
         self.answers = Answers(db, ReadingStore(), self._rounds, clock, silence_ms=30 * SECOND_MS)
+        self.quarantine = QuarantineAnswers(
+            db, QuarantineStore(), BookingStore(), self, clock, ids, allowance_ms=allowance_ms, skew_ms=SKEW_MS
+        )
+        self.said: list[Any] = []
+        """What commands have said."""
         self._seq = start * 1_000_000
+
+    async def exclusively(self, work: Callable[[Transaction], Awaitable[tuple[T, Outcome]]]) -> T:
+        """A command in a transaction of its own, as the worker does it."""
+        async with self.db.transaction() as tx:
+            result, outcome = await work(tx)
+        self.said += read(outcome.drafts)
+        return result
 
     async def hear(self, *bodies: Message, sent_at_ms: int | None = None) -> list[Any]:
         """Hear messages in one batch, each in a new envelope; returns what the ledger says."""

@@ -166,19 +166,41 @@ async def test_a_page_of_the_longest_faults_fits_one_message() -> None:
     assert len(msgspec.json.encode(page)) < MAX_MESSAGE_BYTES
 
 
-async def test_nothing_of_a_clock_that_runs_over_five_minutes_ahead_is_believed(lab: Lab) -> None:
+async def test_nothing_of_a_clock_that_runs_over_five_minutes_off_is_believed(lab: Lab) -> None:
     """Five minutes to the millisecond are believed; what was set aside counts as soon as it is said with a right clock."""
     desk = await desk_of(lab)
     now_ms = desk.clock.now_ms()
     await desk.hear(granted(1), granted(2))
     said = await desk.hear(tick(counter(1, 600_000, 1)), sent_at_ms=now_ms + 300_001)
     said += await desk.hear(tick(counter(2, 600_000, 1)), sent_at_ms=now_ms + 300_000)
-    assert refusals(said) == ["clock_off"]
+    said += await desk.hear(tick(counter(1, 600_000, 1)), sent_at_ms=now_ms - 300_001)
+    said += await desk.hear(tick(counter(2, 600_000, 1)), sent_at_ms=now_ms - 300_000)
+    assert refusals(said) == ["clock_off", "clock_off"]
     assert {key[0] for key in joined(await desk.postings())} == {id_of(2)}
     (fault,) = (await desk.answers.faults("olga", FaultsQuery(cluster="c1"))).faults
     assert (fault.code, fault.excess_gpu_ms) == ("clock_off", 600_000)
     assert refusals(await desk.hear(tick(counter(1, 600_000, 1)))) == []
     assert {key[0] for key in joined(await desk.postings())} == {id_of(1), id_of(2)}
+
+
+async def test_how_long_a_message_waited_in_the_bus_says_nothing_of_its_senders_clock(lab: Lab) -> None:
+    desk = await desk_of(lab)
+    now_ms = desk.clock.now_ms()
+    await desk.hear(granted(1))
+    waited = desk.event(tick(counter(1, 600_000, 1)), now_ms - HOUR_MS)._replace(waited_ms=HOUR_MS)
+    assert refusals(await desk.hear_events([waited])) == []
+    assert (await desk.state()).posted_gpu_ms == 600_000
+    # An hour ago its clock was a quarter of an hour ahead, however right that is by now.
+    ahead = desk.event(tick(counter(1, 700_000, 2)), now_ms - HOUR_MS // 4)._replace(waited_ms=HOUR_MS)
+    assert refusals(await desk.hear_events([ahead])) == ["clock_off"]
+
+
+async def test_a_report_by_a_clock_that_is_not_believed_changes_no_capacity(lab: Lab) -> None:
+    desk = await desk_of(lab)
+    for off_ms in (300_001, -300_001):
+        said = await desk.hear(node(gpus=1, seq=2), sent_at_ms=desk.clock.now_ms() + off_ms)
+        assert refusals(said) == ["clock_off"]
+    assert (await desk.standings())["org"].available_gpus == 8
 
 
 async def test_an_end_by_a_clock_that_is_not_believed_is_not_confirmed(lab: Lab) -> None:

@@ -83,3 +83,8 @@ def real_seconds() -> float:
     """Elapsed real seconds since some fixed moment, for liveness and time-outs. Where it can, it counts suspended time too."""
     boottime = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime(boottime)
+
+
+def real_ms_since(real_ns: int) -> int:
+    """Real milliseconds since an instant of some server's clock, in nanoseconds since the epoch; 0 where that lies ahead."""
+    return max(0, time.time_ns() - real_ns) // _NS_PER_MS

@@ -40,14 +40,15 @@ class Bad(NamedTuple):
     problem: Problem
 
 
-def admit(delivery: Delivery, received_at_ms: Ms) -> Event | Bad:
-    """Let a delivery through the gates: decoded strictly, and in agreement with its subject."""
+def admit(delivery: Delivery, received_at_ms: Ms, rate: int = 1) -> Event | Bad:
+    """Let a delivery through the gates: decoded strictly, and in agreement with its subject. `rate`: that of the clock."""
     try:
         opened = envelope.decode(delivery.data)
         subjects.check(delivery.subject, opened)
     except envelope.Refusal as refusal:
         return bad(delivery, refusal.message, refusal.problem)
-    return Event(opened, delivery.subject, delivery.stream, delivery.stream_seq, received_at_ms)
+    waited_ms = delivery.waited_ms * rate
+    return Event(opened, delivery.subject, delivery.stream, delivery.stream_seq, received_at_ms, waited_ms)
 
 
 def bad(delivery: Delivery, message: str | None, problem: Problem) -> Bad:

@@ -54,6 +54,13 @@ class Event(NamedTuple):
     stream: str
     stream_seq: int
     received_at_ms: Ms
+    waited_ms: Ms = 0
+    """How long the bus had stored it by then, in clock milliseconds."""
+
+    @property
+    def stored_at_ms(self) -> Ms:
+        """When the bus took it, on our clock."""
+        return self.received_at_ms - self.waited_ms
 
     @property
     def body(self) -> Message:
@@ -72,6 +79,9 @@ class Delivery(Protocol):
     def stream(self) -> str: ...
     @property
     def stream_seq(self) -> int: ...
+    @property
+    def waited_ms(self) -> int:
+        """How long the bus had stored it when it came here, in real milliseconds."""
 
 
 class Subscription(Protocol):

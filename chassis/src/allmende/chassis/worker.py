@@ -194,7 +194,7 @@ class Worker:
         refused: list[Bad] = []
         deliveries: dict[int, Delivery] = {}
         for arrival in arrivals:
-            it = inbox.admit(arrival.delivery, arrival.received_at_ms)
+            it = inbox.admit(arrival.delivery, arrival.received_at_ms, self._clock.rate)
             if isinstance(it, Event):
                 events.append(it)
                 deliveries[id(it)] = arrival.delivery

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from allmende.proto import admission, agent, budget, ledger, notices, policy, preemptor, proposals, reports, user
+from allmende.proto import admission, agent, budget, ledger, notices, policy, preemptor, proposals, quarantine, reports, user
 from allmende.proto.envelope import Envelope, Refusal, register
 from allmende.proto.ids import is_name
 from allmende.proto.message import Message, MessageRefused
@@ -229,6 +229,10 @@ STATEMENT = _ask("ledger", "statement", reports.StatementQuery, reports.Statemen
 USAGE = _ask("ledger", "usage", reports.UsageQuery, reports.UsagePage)
 USAGE_BY = _ask("ledger", "usage_by", reports.UsageByQuery, reports.UsageByPage)
 VERIFY = _ask("ledger", "verify", reports.VerifyQuery, reports.VerifyPage)
+QUARANTINE = _ask("ledger", "quarantine", quarantine.QuarantineQuery, quarantine.QuarantinePage)
+RELEASE = Request(
+    service="ledger", verb="release", request=quarantine.ReleaseItem, reply=quarantine.Released, asks=("operator",), changes=True
+)
 QUEUE = _ask("admission", "queue", admission.QueueQuery, admission.QueuePage)
 JOBS = _ask("admission", "jobs", admission.JobsQuery, admission.JobsPage)
 WHY = _ask("admission", "why", admission.WhyQuery, admission.WhyReply)
@@ -285,6 +289,8 @@ REQUESTS: tuple[Request, ...] = (
     USAGE,
     USAGE_BY,
     VERIFY,
+    QUARANTINE,
+    RELEASE,
     QUEUE,
     JOBS,
     WHY,

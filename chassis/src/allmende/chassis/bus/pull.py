@@ -17,7 +17,7 @@ from nats.aio.msg import Msg
 
 from allmende.chassis.bus.calls import NO_RESPONDERS, Calls, status_of
 from allmende.chassis.bus.publishing import TRACE
-from allmende.chassis.clock import real_seconds
+from allmende.chassis.clock import real_ms_since, real_seconds
 from allmende.chassis.errors import Misconfigured, Transient
 from allmende.chassis.ports import Delivery
 
@@ -48,6 +48,7 @@ class NatsDelivery(NamedTuple):
     stream_seq: int
     reply: str
     trace: str | None
+    waited_ms: int
 
 
 class _ConsumerInfo(Struct):
@@ -69,10 +70,11 @@ def read_delivery(message: Msg) -> NatsDelivery | None:
     if tokens[:2] != ["$JS", "ACK"] or len(tokens) < 9:
         return None
     first = 2 if len(tokens) == 9 else 4
-    if not tokens[first + 3].isdigit():
+    if not (tokens[first + 3].isdigit() and tokens[first + 5].isdigit()):
         return None
     trace = message.headers.get(TRACE) if message.headers else None
-    return NatsDelivery(message.subject, message.data, tokens[first], int(tokens[first + 3]), message.reply, trace)
+    waited_ms = real_ms_since(int(tokens[first + 5]))
+    return NatsDelivery(message.subject, message.data, tokens[first], int(tokens[first + 3]), message.reply, trace, waited_ms)
 
 
 class PullSubscription:

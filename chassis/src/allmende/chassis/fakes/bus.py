@@ -27,6 +27,7 @@ class FakeDelivery(NamedTuple):
     stream: str
     stream_seq: int
     trace: str | None = None
+    waited_ms: int = 0
 
 
 class _Stream:

@@ -9,6 +9,7 @@ from allmende.cli.commands import (
     faults,
     jobs,
     ledger,
+    ledger_quarantine,
     ledger_verify,
     nodes,
     notices,
@@ -50,6 +51,8 @@ app.add_typer(policies.app, name="policy")
 app.command()(cluster.standings)
 app.command()(faults.faults)
 ledger.app.command()(ledger_verify.verify)
+ledger.app.command()(ledger_quarantine.quarantine)
+ledger.app.command()(ledger_quarantine.release)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(nodes.app, name="nodes")
 app.add_typer(notices.app, name="notices")

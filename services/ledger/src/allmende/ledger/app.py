@@ -5,11 +5,13 @@ from allmende.chassis.rpc import endpoint
 from allmende.chassis.worker import Worker
 from allmende.ledger.config import Settings
 from allmende.ledger.handlers.answers import Answers
-from allmende.ledger.handlers.hearing import Hearing
+from allmende.ledger.handlers.hearing import SKEW_MS, Hearing
+from allmende.ledger.handlers.quarantine import QuarantineAnswers
 from allmende.ledger.handlers.reports import Reports
 from allmende.ledger.handlers.rounds import Rounds
 from allmende.ledger.handlers.verify import Verification
 from allmende.ledger.store.booking import BookingStore
+from allmende.ledger.store.quarantine import QuarantineStore
 from allmende.ledger.store.reading import ReadingStore
 from allmende.ledger.store.reports import ReportStore
 from allmende.ledger.store.tree import TreeStore
@@ -47,6 +49,16 @@ async def run(chassis: Chassis, settings: Settings) -> None:
     answers = Answers(chassis.db, readings, rounds, chassis.clock, silence_ms=settings.silence_ms)
     reports = Reports(chassis.db, ReportStore(), chassis.clock)
     verification = Verification(chassis.db, VerifyStore(), readings, chassis.clock)
+    quarantine = QuarantineAnswers(
+        chassis.db,
+        QuarantineStore(),
+        bookings,
+        worker,
+        chassis.clock,
+        chassis.ids,
+        allowance_ms=settings.allowance_ms,
+        skew_ms=SKEW_MS,
+    )
     endpoints = [
         endpoint(subjects.STANDINGS, answers.standings),
         endpoint(subjects.POSTINGS, answers.postings),
@@ -57,6 +69,8 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         endpoint(subjects.USAGE, reports.usage),
         endpoint(subjects.USAGE_BY, reports.usage_by),
         endpoint(subjects.VERIFY, verification.verify),
+        endpoint(subjects.QUARANTINE, quarantine.quarantine),
+        endpoint(subjects.RELEASE, quarantine.release),
     ]
     async with chassis.answering("ledger", VERSION, endpoints):
         await worker.run()

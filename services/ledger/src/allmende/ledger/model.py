@@ -20,7 +20,7 @@ BUCKET_MS: Ms = 300_000
 class Limits(NamedTuple):
     """What bounds a claim. `allowance_ms`: how far a clock may be off, in clock milliseconds.
 
-    `skew_ms`: how far the sender's clock may run ahead before nothing of what it says is believed.
+    `skew_ms`: how far the sender's clock may be off at sending, either way, before nothing of what it says is believed.
     """
 
     now_ms: Ms
@@ -120,6 +120,8 @@ class Reading(NamedTuple):
     used_gpu_ms: GpuMs
     sent_at_ms: Ms
     final: bool
+    off_ms: Ms = 0
+    """How far the sender's clock was ahead of ours at sending; below 0: behind."""
 
 
 class Counter(NamedTuple):
@@ -163,17 +165,6 @@ class Posting(NamedTuple):
         return self.gpus * (self.to_ms - self.from_ms)
 
 
-class Fault(NamedTuple):
-    """Something that is not counted, kept and shown. `what` names the thing inside the cluster; the excess may be 0."""
-
-    event: str
-    cluster: str
-    what: str
-    code: str
-    sentence: str
-    excess_gpu_ms: GpuMs
-
-
 class FaultRow(NamedTuple):
     """What was not counted of one thing for one reason, over all messages that said it."""
 
@@ -198,6 +189,27 @@ class NodeStep(NamedTuple):
     installed: int
     healthy: int
     gpu_model: str | None = None
+
+
+class Claim(NamedTuple):
+    """What was said and not believed, as it was said. An end comes with its last counters."""
+
+    readings: tuple[Reading, ...] = ()
+    started: Started | None = None
+    ended: Ended | None = None
+    step: NodeStep | None = None
+
+
+class Fault(NamedTuple):
+    """Something that is not counted, kept and shown. `what` names the thing inside the cluster; the excess may be 0."""
+
+    event: str
+    cluster: str
+    what: str
+    code: str
+    sentence: str
+    excess_gpu_ms: GpuMs
+    claim: Claim | None = None
 
 
 class Level(NamedTuple):

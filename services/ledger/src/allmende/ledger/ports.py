@@ -1,14 +1,16 @@
 """What the handlers need of the store, as protocols. Never a driver's type but the chassis' transaction."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from allmende.chassis.db import Connection, Transaction
+from allmende.chassis.worker import Outcome
 from allmende.ledger.model import (
     Attempt,
     AttemptKey,
     BudgetKnown,
     Charged,
+    Claim,
     ClusterRow,
     Counter,
     Fault,
@@ -28,12 +30,16 @@ from allmende.ledger.model import (
 from allmende.ledger.rules.aging import Weights
 from allmende.ledger.rules.books import Steps
 from allmende.ledger.rules.posting import BucketKey
+from allmende.ledger.rules.quarantine import Held
 from allmende.ledger.rules.standings import Charges, Era, Tree, Window
 from allmende.ledger.rules.tree import Revision, Succession
 from allmende.ledger.rules.verifying import Bucket, Interval, Terms
 from allmende.proto.budget import Budget, BudgetChanged
+from allmende.proto.quarantine import QuarantineItem, QuarantineQuery, Released, ReleaseItem
 from allmende.proto.reports import UsageByQuery, UsageQuery
 from allmende.proto.units import GpuMs, Ms
+
+T = TypeVar("T")
 
 
 class Bookings(Protocol):
@@ -173,6 +179,34 @@ class ReportReadings(Protocol):
 
     async def used_by(self, connection: Connection, query: UsageByQuery, limit: int) -> list[Part]:
         """Usage by step and user or GPU model, those that are not known first."""
+
+
+class Quarantine(Protocol):
+    """What waits, and what was released."""
+
+    async def page(self, connection: Connection, query: QuarantineQuery, limit: int) -> list[QuarantineItem]:
+        """Items by what and code, behind the pair that the query names."""
+
+    async def held(self, tx: Transaction, cluster: str, what: str, code: str) -> Held | None:
+        """An item that waits; None: there is none, or it was released."""
+
+    async def is_unknown(self, tx: Transaction, cluster: str, what: str) -> bool:
+        """True when a counter waits for the grant of its attempt."""
+
+    async def released(self, tx: Transaction, release: str) -> Released | None:
+        """The release of an id, if it was made."""
+
+    async def add(
+        self, tx: Transaction, request: ReleaseItem, author: str, claim: Claim, counted_gpu_ms: GpuMs, now_ms: Ms
+    ) -> None:
+        """Keep a release; the item waits no longer."""
+
+
+class Writer(Protocol):
+    """Who alone writes in this process."""
+
+    async def exclusively(self, work: Callable[[Transaction], Awaitable[tuple[T, Outcome]]]) -> T:
+        """Do a command between batches, in a transaction of its own."""
 
 
 class Verifying(Protocol):

@@ -54,13 +54,16 @@ SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[])
 ON CONFLICT (cluster, bucket_ms, budget) DO UPDATE SET gpu_ms = usage_bucket.gpu_ms + excluded.gpu_ms
 
 -- name: add_faults
-INSERT INTO fault (cluster, what, code, sentence, excess_gpu_ms, most_excess_gpu_ms, times, first_event, last_event, first_at_ms, last_at_ms)
-SELECT cluster, what, code, sentence, excess, most, times, first_event, last_event, $9, $9
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[], $8::text[], $10::text[])
-    AS f (cluster, what, code, sentence, excess, most, times, first_event, last_event)
+INSERT INTO fault (cluster, what, code, sentence, excess_gpu_ms, most_excess_gpu_ms, times, first_event, last_event, first_at_ms, last_at_ms,
+    claim, claim_size)
+SELECT cluster, what, code, sentence, excess, most, times, first_event, last_event, $9, $9, claim, claim_size
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[], $8::text[], $10::text[],
+    $11::text[], $12::bigint[]) AS f (cluster, what, code, sentence, excess, most, times, first_event, last_event, claim, claim_size)
 ON CONFLICT (cluster, what, code) DO UPDATE SET sentence = excluded.sentence, excess_gpu_ms = excluded.excess_gpu_ms,
     most_excess_gpu_ms = greatest(fault.most_excess_gpu_ms, excluded.most_excess_gpu_ms), times = fault.times + excluded.times,
-    last_event = excluded.last_event, last_at_ms = excluded.last_at_ms
+    last_event = excluded.last_event, last_at_ms = excluded.last_at_ms, released_at_ms = NULL,
+    claim = CASE WHEN fault.released_at_ms IS NULL AND fault.claim_size > excluded.claim_size THEN fault.claim ELSE excluded.claim END,
+    claim_size = CASE WHEN fault.released_at_ms IS NULL THEN greatest(fault.claim_size, excluded.claim_size) ELSE excluded.claim_size END
 
 -- name: add_clusters
 INSERT INTO cluster (cluster) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING

@@ -33,10 +33,14 @@ CONFIRMED_MAX = 512
 SENTENCE_MAX = 1_000
 
 
-def readings(event: str, cluster: str, counters: Iterable[Counter], sent_at_ms: Ms, *, final: bool) -> list[Reading]:
-    """The counters of a tick or an end."""
+def readings(
+    event: str, cluster: str, counters: Iterable[Counter], sent_at_ms: Ms, *, off_ms: Ms = 0, final: bool = False
+) -> list[Reading]:
+    """The counters of a tick or an end. `off_ms`: how far the sender's clock was ahead of ours at sending."""
     return [
-        Reading(event, cluster, c.attempt, c.replica, c.epoch, c.seq, c.since_ms, c.held_ms, c.used_gpu_ms, sent_at_ms, final)
+        Reading(
+            event, cluster, c.attempt, c.replica, c.epoch, c.seq, c.since_ms, c.held_ms, c.used_gpu_ms, sent_at_ms, final, off_ms
+        )
         for c in counters
     ]
 

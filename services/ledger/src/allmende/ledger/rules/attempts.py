@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from allmende.ledger import errors
 from allmende.ledger.model import Attempt, AttemptKey, Counter, Ended, Fact, Fault, Granted, Protected, Started
-from allmende.proto.units import Ms
 
 # An attempt.ended carries at most this many finals; larger gangs send the others with their nodes' last ticks.
 FINALS_MAX = 256
@@ -77,11 +76,6 @@ def _after(attempt: Attempt, fact: Fact) -> Attempt | Fault:
 
 def _fault(fact: Fact, code: str, sentence: str) -> Fault:
     return Fault(fact.event, fact.cluster, fact.attempt, code, f"attempt {fact.attempt}: {sentence}", 0)
-
-
-def clock_off(fact: Fact, early_ms: Ms) -> Fault:
-    """The fault of a fact whose sender's clock is not believed."""
-    return _fault(fact, errors.CLOCK_OFF, f"it was sent {early_ms} ms from now: a clock that far off is not believed at all")
 
 
 def is_complete(attempt: Attempt, counters: Iterable[Counter]) -> bool:

@@ -3,10 +3,9 @@
 Never reads "unknown" as zero: before the first report there is no level at all.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from allmende.ledger import errors
-from allmende.ledger.model import Fault, Level, Limits, NodeStep
+from allmende.ledger.model import Level, NodeStep
 from allmende.proto.units import Ms
 
 
@@ -42,17 +41,3 @@ def _append(found: list[Level], level: Level) -> None:
         found[-1] = last._replace(to_ms=level.to_ms)
     else:
         found.append(level)
-
-
-def believed(steps: Iterable[tuple[str, Ms, NodeStep]], limits: Limits) -> tuple[Sequence[NodeStep], Sequence[Fault]]:
-    """Reports that lie in the present or past, and faults for the others. Each comes with its event and when it was sent."""
-    good: list[NodeStep] = []
-    faults: list[Fault] = []
-    for event, sent_at_ms, step in steps:
-        ahead_ms = step.at_ms - min(limits.now_ms, sent_at_ms) - limits.allowance_ms
-        if ahead_ms > 0:
-            sentence = f"node {step.node} reports for {ahead_ms} ms later than the clock allows"
-            faults.append(Fault(event, step.cluster, step.node, errors.REPORT_AHEAD_OF_CLOCK, sentence, 0))
-        else:
-            good.append(step)
-    return good, faults

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from allmende.ledger import errors
-from allmende.ledger.model import BUCKET_MS, Attempt, Counter, Fault, Grant, Limits, Posting, Reading
+from allmende.ledger.model import BUCKET_MS, Attempt, Claim, Counter, Fault, Grant, Limits, Posting, Reading
 from allmende.proto.units import GpuMs, Ms
 
 
@@ -18,11 +18,9 @@ def hear(known: Counter | None, reading: Reading, grant: Grant | None, limits: L
     The bound is judged by `sent_at_ms`, when this copy left the agent: what was spooled in an outage stays valid, and a replay
     judges as the first time. A clock that runs ahead cannot lift the bound above the ledger's own.
     """
-    early_ms = reading.sent_at_ms - limits.now_ms
-    if early_ms > limits.skew_ms:
+    if abs(reading.off_ms) > limits.skew_ms:
         claimed = reading.used_gpu_ms - (known.used_gpu_ms if known is not None else 0)
-        sentence = f"it was sent {early_ms} ms from now: a clock that far off is not believed at all"
-        return known, fault_of(reading, errors.CLOCK_OFF, sentence, max(claimed, 0))
+        return known, fault_of(reading, errors.CLOCK_OFF, how_far_off(reading.off_ms), max(claimed, 0))
     end_ms = reading.since_ms + reading.held_ms
     bound_ms = min(limits.now_ms, reading.sent_at_ms) + limits.allowance_ms
     if (
@@ -105,10 +103,34 @@ def _advanced(known: Counter | None, reading: Reading, held_ms: Ms) -> Counter:
     )
 
 
+def how_far_off(off_ms: Ms) -> str:
+    """The sentence about a clock that is not believed."""
+    side = "ahead of" if off_ms > 0 else "behind"
+    return f"the sender's clock was {abs(off_ms)} ms {side} ours when it was sent: nothing that it says is believed"
+
+
 def fault_of(reading: Reading | Counter, code: str, sentence: str, excess_gpu_ms: GpuMs) -> Fault:
     """A fault of one counter; `what` reads `attempt/replica/epoch`."""
     what = f"{reading.attempt}/{reading.replica}/{reading.epoch}"
-    return Fault(reading.event, reading.cluster, what, code, f"{what}: {sentence}", excess_gpu_ms)
+    said = reading if isinstance(reading, Reading) else _said(reading)
+    return Fault(reading.event, reading.cluster, what, code, f"{what}: {sentence}", excess_gpu_ms, Claim((said,)))
+
+
+def _said(counter: Counter) -> Reading:
+    """The reading that a counter is, for the quarantine; when it was sent is not kept, so it is as old as what it says."""
+    return Reading(
+        counter.event,
+        counter.cluster,
+        counter.attempt,
+        counter.replica,
+        counter.epoch,
+        counter.seq,
+        counter.since_ms,
+        counter.held_ms,
+        counter.used_gpu_ms,
+        counter.since_ms + counter.held_ms,
+        counter.final,
+    )
 
 
 def mismatch_of(reading: Reading | Counter, gpus: int) -> Fault:

@@ -118,6 +118,19 @@ def _hear_all(
     return changed
 
 
+def advanced_gpu_ms(loaded: Loaded, entries: Entries) -> GpuMs:
+    """By how much more is counted than before, posted or not."""
+    before = sum(_counted_gpu_ms(loaded.attempts, each) for each in loaded.counters)
+    return sum(_counted_gpu_ms(loaded.attempts, each) for each in entries.at_hand) - before
+
+
+def _counted_gpu_ms(attempts: Mapping[AttemptKey, Attempt], counter: Counter) -> GpuMs:
+    attempt = attempts.get((counter.cluster, counter.attempt))
+    if counter.from_ms is None or attempt is None or attempt.grant is None:
+        return 0
+    return attempt.grant.gpus * (counter.to_ms - counter.from_ms)
+
+
 def _buckets(postings: Iterable[Posting]) -> dict[BucketKey, GpuMs]:
     buckets: dict[BucketKey, GpuMs] = defaultdict(int)
     for posting in postings:

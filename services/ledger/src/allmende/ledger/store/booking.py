@@ -11,6 +11,8 @@ from asyncpg import Record
 from allmende.chassis.db import Transaction, load_queries
 from allmende.ledger.model import Attempt, AttemptKey, Counter, Fault, Grant, Granted, NodeStep, Posting, ReplicaKey
 from allmende.ledger.rules.posting import BucketKey
+from allmende.ledger.rules.quarantine import claim_size
+from allmende.ledger.store.quarantine import encode_claim
 from allmende.proto.units import GpuMs, Ms
 
 _SQL = load_queries("allmende.ledger")
@@ -94,7 +96,11 @@ class BookingStore:
             for key, each in sorted(groups.items())
         ]
         last = [each[-1].event for _, each in sorted(groups.items())]
-        await tx.connection.execute(_SQL["add_faults"], *_columns(rows, 8), now_ms, last)
+        greatest = [max(each, key=claim_size) for _, each in sorted(groups.items())]
+        claims = [None if each.claim is None else encode_claim(each.claim) for each in greatest]
+        await tx.connection.execute(
+            _SQL["add_faults"], *_columns(rows, 8), now_ms, last, claims, [claim_size(each) for each in greatest]
+        )
 
     async def add_steps(self, tx: Transaction, steps: Sequence[NodeStep]) -> None:
         """Keep nodes' reports; of two for one instant the one with the greater seq stands."""

@@ -1,0 +1,74 @@
+"""The commands of trust as people and operators type them, against a ledger of its own: lists, refusals, exit codes, and what is kept."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from allmende.proto.message import Message
+from allmende.proto.units import HOUR_MS
+from tests.cli.terminal import Said
+from tests.cli.test_notices import typed
+from tests.ledger.builders import START_MS, counter, granted, id_of, node, tick, tree
+from tests.ledger.gauges import parcel
+from tests.ledger.theatre import Theatre, scaled, theatre
+from tests.servers import Lab
+
+ONE = f"{id_of(1)}/0/1"
+
+
+class Trust:
+    """A ledger that has heard an hour of attempt 1 on 2 GPUs, and what people type."""
+
+    def __init__(self, lab: Lab, play: Theatre) -> None:
+        self.lab, self.play, self._number = lab, play, 0
+
+    async def say(self, *bodies: Message, off_ms: int = 0) -> None:
+        """Publish, by a clock that is off by so much."""
+        first = self._number + 1
+        self._number += len(bodies)
+        sent_at_ms = self.play.clock.now_ms() + off_ms
+        await self.play.publish(parcel(body, number, sent_at_ms) for number, body in enumerate(bodies, start=first))
+
+    async def typed(self, *words: str, role: str = "operator") -> Said:
+        """One command."""
+        return await typed(self.lab, "operator" if role == "operator" else "user", "olga" if role == "operator" else "ada", *words)
+
+    async def until(self, *words: str, holds: str) -> Said:
+        """Type a command until its answer has a word."""
+        until = time.monotonic() + 30
+        while True:
+            said = await self.typed(*words)
+            if holds in said.out:
+                return said
+            assert time.monotonic() < until, said
+            await asyncio.sleep(0.2)
+
+
+@pytest.fixture
+async def trust(lab: Lab) -> AsyncIterator[Trust]:
+    async with theatre(lab, scaled(START_MS + 2 * HOUR_MS, 1)) as play:
+        play.start()
+        it = Trust(lab, play)
+        await it.say(*tree(), node(), granted(1, gpus=2), tick(counter(1, HOUR_MS, 1, gpus=2)))
+        yield it
+
+
+async def test_what_waits_is_listed_and_an_operator_lets_it_count(trust: Trust) -> None:
+    c1 = ("--cluster", "c1")
+    await trust.say(tick(counter(1, HOUR_MS + 60_000, 2, gpus=2)), off_ms=-301_000)
+    listed = await trust.until("ledger", "quarantine", *c1, holds="clock_off")
+    assert listed.code == 0
+    assert "behind ours" in listed.out
+    page = (await trust.typed("ledger", "quarantine", *c1, "--code", "clock_off", "--json")).json
+    assert [(each["what"], each["most_excess_gpu_ms"], each["released"]) for each in page["items"]] == [(ONE, 120_000, None)]
+    words = ("ledger", "release", ONE, "clock_off", *c1, "--reason", "NTP was down", "--id", id_of(77))
+    refused = await trust.typed(*words, role="user")
+    assert (refused.code, "[not_permitted]" in refused.err) == (1, True)
+    done = await trust.typed(*words)
+    assert (done.code, done.out) == (0, f"{ONE} (clock_off) is released by olga: 120000 GPU-ms more are counted\n")
+    assert (await trust.typed(*words, "--json")).json["counted_gpu_ms"] == 120_000
+    again = await trust.typed(*words[:-1], id_of(78))
+    assert (again.code, "[nothing_held]" in again.err) == (1, True)
+    assert "released by olga: NTP was down" in (await trust.typed("ledger", "quarantine", *c1, "--all")).out
