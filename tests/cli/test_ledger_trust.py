@@ -1,4 +1,4 @@
-"""The commands of trust as people and operators type them, against a ledger of its own: lists, refusals, exit codes, and what is kept."""
+"""The commands of trust as people and operators type them, against a ledger of its own: lists, refusals and exit codes."""
 
 import asyncio
 import time
