@@ -99,6 +99,19 @@ async def test_holds_stand_beside_the_sums_and_end_with_the_attempt(lab: Lab) ->
     assert page.held_gpu_ms == left
 
 
+async def test_an_attempt_without_a_counter_is_charged_nothing_in_any_span(lab: Lab) -> None:
+    """Granted, started and not ticked yet, and never started: nothing is known of them to have been held."""
+    desk, reports = await story(lab)
+    spans = ((-600_000, 0), (0, 1), (0, 7_200_000), (7_199_999, 7_200_000))
+    before = [await statement(reports, *span) for span in spans]
+    await desk.hear(granted(6), granted(7, gpus=8), started(7), granted(8, gpus=8), ended(8, START_MS + 60_000, outcome="never_started"))
+    for span, said in zip(spans, before, strict=True):
+        page = await statement(reports, *span)
+        assert {line.charged_gpu_ms for line in page.lines if int(line.attempt) > 5} <= {0}, span
+        assert (page.opening_gpu_ms, page.closing_gpu_ms) == (said.opening_gpu_ms, said.closing_gpu_ms), span
+        assert page.closing_gpu_ms == page.opening_gpu_ms + sum(line.charged_gpu_ms for line in page.lines)
+
+
 async def test_statements_and_usage_agree_with_postings_and_standings(lab: Lab) -> None:
     desk, reports = await story(lab)
     page = await statement(reports, 0, 7_200_000)

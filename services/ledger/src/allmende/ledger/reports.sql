@@ -7,10 +7,12 @@ SELECT EXISTS (SELECT FROM share WHERE budget = $2) OR EXISTS (SELECT FROM attem
 
 -- name: charged_attempts
 -- A budget's attempts that were granted before the span's end: what each was charged before the span and in it, and in all.
--- A counter's row is one contiguous interval, posted or not.
+-- A counter's row is one contiguous interval, posted or not. An attempt without one held nothing yet: the ends of its interval are NULL,
+-- which greatest and least would leave out, and the whole span would remain.
 SELECT a.attempt, a.job, a.gpus, a.replicas, a.slice_ms, a.granted_at_ms, a.ended_at_ms, a.outcome,
-    coalesce(sum(greatest(least(c.to_ms, $3::bigint) - c.from_ms, 0)), 0)::bigint AS before_ms,
-    coalesce(sum(greatest(least(c.to_ms, $4::bigint) - greatest(c.from_ms, $3::bigint), 0)), 0)::bigint AS within_ms,
+    coalesce(sum(greatest(least(c.to_ms, $3::bigint) - c.from_ms, 0)) FILTER (WHERE c.from_ms IS NOT NULL), 0)::bigint AS before_ms,
+    coalesce(sum(greatest(least(c.to_ms, $4::bigint) - greatest(c.from_ms, $3::bigint), 0)) FILTER (WHERE c.from_ms IS NOT NULL), 0)::bigint
+        AS within_ms,
     coalesce(sum(c.to_ms - c.from_ms), 0)::bigint AS counted_ms
 FROM attempt a LEFT JOIN counter c ON c.attempt = a.attempt AND c.cluster = a.cluster AND c.from_ms IS NOT NULL
 WHERE a.cluster = $1 AND a.budget = $2 AND a.granted_at_ms < $4
