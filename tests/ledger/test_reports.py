@@ -104,7 +104,9 @@ async def test_an_attempt_without_a_counter_is_charged_nothing_in_any_span(lab: 
     desk, reports = await story(lab)
     spans = ((-600_000, 0), (0, 1), (0, 7_200_000), (7_199_999, 7_200_000))
     before = [await statement(reports, *span) for span in spans]
-    await desk.hear(granted(6), granted(7, gpus=8), started(7), granted(8, gpus=8), ended(8, START_MS + 60_000, outcome="never_started"))
+    await desk.hear(
+        granted(6), granted(7, gpus=8), started(7), granted(8, gpus=8), ended(8, START_MS + 60_000, outcome="never_started")
+    )
     for span, said in zip(spans, before, strict=True):
         page = await statement(reports, *span)
         assert {line.charged_gpu_ms for line in page.lines if int(line.attempt) > 5} <= {0}, span
