@@ -10,6 +10,7 @@ from allmende.proto.tree_rules import RESERVED_NAMES
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "guides" / "budget-file.md").read_text(encoding="utf-8")
+RULES = tuple(f"rules/{name}.py" for name in ("trees", "rights", "dated", "proposals", "renewing"))
 README = (ROOT / "services" / "budget" / "README.md").read_text(encoding="utf-8")
 
 
@@ -36,9 +37,8 @@ def test_every_fault_of_a_file_is_explained(name: str) -> None:
 def test_every_refusal_of_a_write_is_named_to_the_operator() -> None:
     below = "services/budget/src/allmende/budget"
     found = {
-        code for path in ("rules/trees.py", "rules/rights.py", "rules/proposals.py", "wire.py") for code in codes(f"{below}/{path}")
+        code for path in (*RULES, "wire.py", "handlers/proposals.py", "handlers/dated.py") for code in codes(f"{below}/{path}")
     }
-    found |= codes(f"{below}/handlers/proposals.py")
     assert len(found) > 5
     assert sorted(code for code in found if f"`{code}`" not in README) == []
 
@@ -50,7 +50,7 @@ def test_every_key_of_a_table_is_explained() -> None:
 def test_every_refusal_of_a_proposal_is_explained_to_people() -> None:
     guide = (ROOT / "docs" / "guides" / "proposals.md").read_text(encoding="utf-8")
     below = "services/budget/src/allmende/budget"
-    found = codes(f"{below}/rules/proposals.py") | codes(f"{below}/handlers/proposals.py")
+    found = {code for path in ("rules/proposals", "rules/renewing", "handlers/proposals") for code in codes(f"{below}/{path}.py")}
     assert len(found) > 8
     # What a command cannot send: the file's guide and the command's own help say it.
     assert sorted(code for code in found - {"unknown_budget", "reason_missing"} if f"`{code}`" not in guide) == []

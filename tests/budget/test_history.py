@@ -5,16 +5,15 @@ import pytest
 
 from allmende.budget.handlers.trees import Handlers
 from allmende.budget.model import Change, Rejection, Since
-from allmende.budget.store.trees import TreeStore
 from allmende.budget.wire import reply
 from allmende.chassis.db import Database
-from allmende.chassis.entropy import RandomIds
 from allmende.proto.budget import Budget, PutBudgets, Rejected, RevisionRow, RevisionsQuery, TreeQuery, WriteReply
 from allmende.proto.envelope import MAX_MESSAGE_BYTES, Refusal
 from allmende.proto.message import Problem
 from allmende.proto.tree import digest
 from tests.budget.builders import budget, tree
-from tests.budget.test_service import OPERATORS, TREE, Silent, committed, load, refused, shares, whole
+from tests.budget.replicas import replica
+from tests.budget.test_service import TREE, committed, load, refused, shares, whole
 from tests.servers import Lab
 
 
@@ -22,7 +21,7 @@ from tests.servers import Lab
 async def handlers(lab: Lab) -> Handlers:
     """Handlers that commit and publish nothing."""
     db: Database = await lab.database("budget")
-    return Handlers(db, TreeStore(), Silent(db), lab.clock, RandomIds(), OPERATORS)
+    return replica(db, lab.clock).trees
 
 
 async def revisions(handlers: Handlers, name: str | None = None) -> list[RevisionRow]:

@@ -12,7 +12,6 @@ from allmende.budget.app import run
 from allmende.budget.config import Settings
 from allmende.budget.handlers.notices import NoticeAnswers
 from allmende.budget.handlers.telling import Telling
-from allmende.budget.handlers.trees import Handlers
 from allmende.budget.rules.pace import SAMPLES_KEPT_MS
 from allmende.budget.store.notices import NoticeStore
 from allmende.budget.store.trees import TreeStore
@@ -33,7 +32,7 @@ from allmende.proto.notices import BudgetNotice, DeliveriesPage, DeliveriesQuery
 from allmende.proto.subjects import subject_of
 from allmende.proto.units import DAY_MS, HOUR_MS
 from tests.budget.receiver import SECRET_TEXT
-from tests.budget.test_service import Silent
+from tests.budget.replicas import Silent, replica
 from tests.budget.test_service import load as load_tree
 from tests.servers import Lab
 
@@ -99,7 +98,7 @@ class Told:
 async def told(lab: Lab) -> Told:
     """The handler with the tree above in force."""
     db = await lab.database("budget")
-    await Handlers(db, TreeStore(), Silent(db), lab.clock, RandomIds(), ("olga",)).load_first(TREE, (), "agreed in May")
+    await replica(db, lab.clock, ("olga",)).trees.load_first(TREE, (), "agreed in May")
     return Told(lab, db)
 
 
@@ -203,7 +202,7 @@ async def test_samples_are_few_and_forgotten(told: Told) -> None:
 async def test_people_in_great_number_fit_the_message_and_a_page_fits_a_reply(told: Told) -> None:
     many = tuple(f"{number:063d}" for number in range(500))
     crowd = (Budget(budget="lab", managers=many), Budget(budget="vision", parent="lab", share_ppm=1, members=many))
-    handlers = Handlers(told.db, TreeStore(), Silent(told.db), told.lab.clock, RandomIds(), ("olga",))
+    handlers = replica(told.db, told.lab.clock, ("olga",)).trees
     async with told.db.transaction() as tx:
         tree = await TreeStore().tree_for_writing(tx)
     assert tree.revision == 1

@@ -1,21 +1,15 @@
 """Proposals over a real PostgreSQL and a real NATS server: asked, answered, ended by a new tree; twice, at once, restarted."""
 
 import asyncio
-from typing import NamedTuple
 
 import asyncpg
 import pytest
 from msgspec.structs import replace
 
-from allmende.budget.handlers.proposals import Overtaken, ProposalAnswers
-from allmende.budget.handlers.trees import Handlers
-from allmende.budget.store.proposals import ProposalStore
-from allmende.budget.store.trees import TreeStore
 from allmende.chassis.db import Database
-from allmende.chassis.entropy import RandomIds
 from allmende.chassis.rpc import ask
 from allmende.proto import subjects
-from allmende.proto.budget import ChildShare, PutBudgets, TreeQuery
+from allmende.proto.budget import ChildShare, CloseBudget, PutBudgets, TreeQuery
 from allmende.proto.envelope import Refusal
 from allmende.proto.ids import make_id
 from allmende.proto.proposals import (
@@ -29,7 +23,8 @@ from allmende.proto.proposals import (
     WithdrawProposal,
 )
 from tests.budget.builders import budget
-from tests.budget.test_service import OPERATORS, Silent, asked, committed, load, pieces, serving, shares, whole
+from tests.budget.replicas import Replica, replica
+from tests.budget.test_service import asked, committed, load, pieces, serving, shares, whole
 from tests.servers import Lab
 
 ROWS = (
@@ -41,21 +36,6 @@ ROWS = (
 )
 
 
-class Service(NamedTuple):
-    """The answers of one replica that publishes nothing."""
-
-    trees: Handlers
-    proposals: ProposalAnswers
-
-
-def replica(lab: Lab, db: Database) -> Service:
-    """A replica on this database."""
-    kept, writer = ProposalStore(), Silent(db)
-    trees = Handlers(db, TreeStore(), writer, lab.clock, RandomIds(), OPERATORS, [Overtaken(kept)])
-    answers = ProposalAnswers(db, TreeStore(), kept, writer, lab.clock, RandomIds(), OPERATORS, trees.carry_out)
-    return Service(trees, answers)
-
-
 @pytest.fixture
 async def db(lab: Lab) -> Database:
     """The migrated schema `budget`."""
@@ -63,9 +43,9 @@ async def db(lab: Lab) -> Database:
 
 
 @pytest.fixture
-async def service(lab: Lab, db: Database) -> Service:
+async def service(lab: Lab, db: Database) -> Replica:
     """A replica with the tree loaded as revision 1."""
-    made = replica(lab, db)
+    made = replica(db, lab.clock)
     assert committed(await load(made.trees, ROWS)) == ("committed", 1)
     return made
 
@@ -92,7 +72,7 @@ def refused(reply: ProposalReply) -> list[str]:
     return [fault.code for fault in reply.rejected.faults]
 
 
-async def listed(service: Service, caller: str = "ada", **query: object) -> list[str]:
+async def listed(service: Replica, caller: str = "ada", **query: object) -> list[str]:
     """The ids that a query finds, page by page."""
     found: list[str] = []
     before: int | None = None
@@ -114,7 +94,7 @@ async def said(db: Database) -> list[str]:
 # -------------------------------------------------------------------------------- asked and answered
 
 
-async def test_a_share_is_asked_for_and_given(service: Service, db: Database) -> None:
+async def test_a_share_is_asked_for_and_given(service: Replica, db: Database) -> None:
     asked_for = done(await service.proposals.propose("xi", wish()))
     assert (asked_for.proposed.author, asked_for.decided) == ("xi", None)
     assert (await whole(service.trees))["x"].share_ppm == 200_000
@@ -129,7 +109,7 @@ async def test_a_share_is_asked_for_and_given(service: Service, db: Database) ->
     assert await said(db) == ["budget.budget_proposed.v1.x", "budget.budget_proposal_decided.v1.x"]
 
 
-async def test_a_refused_acceptance_changes_nothing_and_leaves_it_open(service: Service, db: Database) -> None:
+async def test_a_refused_acceptance_changes_nothing_and_leaves_it_open(service: Replica, db: Database) -> None:
     await service.proposals.propose("xi", wish(share=310_000))
     accept = AcceptProposal(proposal=an_id(), expected_revision=1)
     assert refused(await service.proposals.accept("mia", accept)) == ["shares_exceed_parent"]
@@ -143,7 +123,7 @@ async def test_a_refused_acceptance_changes_nothing_and_leaves_it_open(service: 
     assert len(await said(db)) == 2
 
 
-async def test_it_is_declined_with_a_reason_or_withdrawn_and_stays_readable(service: Service) -> None:
+async def test_it_is_declined_with_a_reason_or_withdrawn_and_stays_readable(service: Replica) -> None:
     await service.proposals.propose("xi", wish())
     assert refused(await service.proposals.decline("mia", DeclineProposal(proposal=an_id(), reason=""))) == ["reason_missing"]
     no = done(await service.proposals.decline("mia", DeclineProposal(proposal=an_id(), reason="not before May")))
@@ -157,7 +137,7 @@ async def test_it_is_declined_with_a_reason_or_withdrawn_and_stays_readable(serv
     assert (await service.trees.tree("ada", TreeQuery())).revision == 1
 
 
-async def test_everything_may_come_twice(service: Service, db: Database) -> None:
+async def test_everything_may_come_twice(service: Replica, db: Database) -> None:
     for _ in range(2):
         assert done(await service.proposals.propose("xi", wish())).number == 1
     assert refused(await service.proposals.propose("bob", wish())) == ["id_taken"]
@@ -173,7 +153,7 @@ async def test_everything_may_come_twice(service: Service, db: Database) -> None
     assert refused(await service.proposals.withdraw("xi", WithdrawProposal(proposal=an_id(7)))) == ["unknown_proposal"]
 
 
-async def test_texts_of_any_letters_are_kept(service: Service) -> None:
+async def test_texts_of_any_letters_are_kept(service: Replica) -> None:
     text = 'nul \x00 quote " backslash \\ ü 😀 line\n'
     assert done(await service.proposals.propose("xi", wish(text=text))).proposed.text == text
     accept = AcceptProposal(proposal=an_id(), expected_revision=1, reason="\x00 yes")
@@ -183,7 +163,7 @@ async def test_texts_of_any_letters_are_kept(service: Service) -> None:
     assert given.decided.reason == "\x00 yes"
 
 
-async def test_history_cannot_be_edited(service: Service, db: Database) -> None:
+async def test_history_cannot_be_edited(service: Replica, db: Database) -> None:
     await service.proposals.propose("xi", wish())
     await service.proposals.withdraw("xi", WithdrawProposal(proposal=an_id()))
     for sql in ("UPDATE proposal SET author = 'bob'", "DELETE FROM proposal_end", "TRUNCATE proposal CASCADE"):
@@ -195,7 +175,7 @@ async def test_history_cannot_be_edited(service: Service, db: Database) -> None:
 # -------------------------------------------------------------------------------- what is listed
 
 
-async def test_lists_are_by_budget_author_state_and_for_me_to_decide(service: Service) -> None:
+async def test_lists_are_by_budget_author_state_and_for_me_to_decide(service: Replica) -> None:
     await service.proposals.propose("xi", wish(1))
     await service.proposals.propose("bob", wish(2))
     await service.proposals.propose("yan", wish(3, "y"))
@@ -214,7 +194,7 @@ async def test_lists_are_by_budget_author_state_and_for_me_to_decide(service: Se
     assert await listed(service, "xi", to_decide=True) == []
 
 
-async def test_a_page_fits_a_reply(service: Service) -> None:
+async def test_a_page_fits_a_reply(service: Replica) -> None:
     people = tuple(f"{n:063d}" for n in range(400))
     await load(service.trees, tuple(replace(row, managers=people) if row.budget == "d" else row for row in ROWS), 2, 1)
     for number in range(1, 6):
@@ -226,13 +206,14 @@ async def test_a_page_fits_a_reply(service: Service) -> None:
 # -------------------------------------------------------------------------------- a tree that changes under it
 
 
-async def test_a_proposal_whose_budget_is_moved_or_gone_is_closed_with_the_reason(service: Service, db: Database) -> None:
+async def test_a_proposal_whose_budget_is_moved_or_gone_is_closed_with_the_reason(service: Replica, db: Database) -> None:
     await service.proposals.propose("xi", wish(1))
     await service.proposals.propose("yan", wish(2, "y"))
     moved = PutBudgets(budgets=(replace(ROWS[3], parent="e", share_ppm=1),), expected_revision=1, reason="it fits there")
     assert committed(await service.trees.put_budgets("olga", moved)) == ("committed", 2)
     assert await listed(service, state="open") == [an_id(2)]
-    await load(service.trees, ROWS[:3], 2, 2)
+    closed = CloseBudget(budget="y", jobs_to="x", expected_revision=2, reason="done")
+    assert committed(await service.trees.close_budget("grace", closed)) == ("committed", 3)
     page = await service.proposals.page("xi", ProposalsQuery(state="closed"))
     assert [each.decided.reason for each in page.proposals if each.decided] == [
         "budget 'y' is gone in revision 3",
@@ -244,7 +225,7 @@ async def test_a_proposal_whose_budget_is_moved_or_gone_is_closed_with_the_reaso
     assert len(await said(db)) == 4
 
 
-async def test_a_share_that_changes_leaves_it_open(service: Service) -> None:
+async def test_a_share_that_changes_leaves_it_open(service: Replica) -> None:
     await service.proposals.propose("xi", wish())
     assert committed(await service.trees.set_shares("mia", shares("d", 1, x=100_000, y=700_000))) == ("committed", 2)
     given = done(await service.proposals.accept("mia", AcceptProposal(proposal=an_id(), expected_revision=2)))
@@ -255,8 +236,8 @@ async def test_a_share_that_changes_leaves_it_open(service: Service) -> None:
 # -------------------------------------------------------------------------------- at once, and over the bus
 
 
-async def test_of_two_replicas_that_decide_at_once_one_wins(lab: Lab, service: Service) -> None:
-    other = replica(lab, await lab.database("budget"))
+async def test_of_two_replicas_that_decide_at_once_one_wins(lab: Lab, service: Replica) -> None:
+    other = replica(await lab.database("budget"), lab.clock)
     for number in range(1, 9):
         await service.proposals.propose("xi", wish(number, share=200_000 + number))
         revision = (await service.trees.tree("ada", TreeQuery())).revision
@@ -273,8 +254,8 @@ async def test_of_two_replicas_that_decide_at_once_one_wins(lab: Lab, service: S
         assert (share == 200_000 + number) == (accepted.proposal is not None)
 
 
-async def test_two_by_one_author_at_once_are_one(lab: Lab, service: Service) -> None:
-    other = replica(lab, await lab.database("budget"))
+async def test_two_by_one_author_at_once_are_one(lab: Lab, service: Replica) -> None:
+    other = replica(await lab.database("budget"), lab.clock)
     replies = await asyncio.gather(service.proposals.propose("xi", wish(1)), other.proposals.propose("xi", wish(2)))
     assert [refused(reply) for reply in replies if reply.rejected] == [["proposal_open"]]
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from allmende.budget.model import Asking, Commit, Intent, Rejection, Tree, Unchanged
 from allmende.budget.rules import proposals
 from allmende.budget.rules.rights import may_divide
-from allmende.budget.rules.trees import load_tree, put_budgets
+from allmende.budget.rules.trees import commit, put_budgets
 from allmende.proto.budget import Budget
 from allmende.proto.ids import make_id
 from allmende.proto.proposals import Proposal, ProposalDecided, Propose, ShareProposed
@@ -38,7 +38,7 @@ def ask(
 ) -> ShareProposed | Rejection:
     """Propose a share."""
     asked = Propose(proposal=ID, budget=name, share_ppm=share, text=text)
-    return proposals.propose(BEFORE, asked, open_one, NOW_MS, Asking(who, operator=operator))
+    return proposals.propose(BEFORE, asked, open_one, (), NOW_MS, Asking(who, operator=operator))
 
 
 def codes(answer: object) -> list[str]:
@@ -119,7 +119,8 @@ def accept(
 ) -> proposals.Given | Rejection:
     """Accept a proposal."""
     intent = Intent(who, reason, expected)
-    return proposals.accept(BEFORE, asked or proposed(), intent, list(siblings.items()), NOW_MS + 1, Asking(who, operator=operator))
+    asking = Asking(who, operator=operator)
+    return proposals.accept(BEFORE, asked or proposed(), intent, list(siblings.items()), (), NOW_MS + 1, asking)
 
 
 def decline(who: str, reason: str = "not now") -> ProposalDecided | Rejection:
@@ -165,7 +166,7 @@ def test_an_answer_is_judged(sentence: str) -> None:
 
 def test_a_child_named_twice_is_told() -> None:
     given_twice = proposals.accept(
-        BEFORE, proposed(), Intent("mia", "", 3), [("y", 1), ("y", 2)], NOW_MS, Asking("mia", operator=False)
+        BEFORE, proposed(), Intent("mia", "", 3), [("y", 1), ("y", 2)], (), NOW_MS, Asking("mia", operator=False)
     )
     assert codes(given_twice) == ["duplicate_child"]
 
@@ -173,9 +174,9 @@ def test_a_child_named_twice_is_told() -> None:
 def test_an_acceptance_is_a_revision_by_whoever_decided_that_names_the_proposal() -> None:
     done = accept("mia", reason="until the paper is out")
     assert isinstance(done, proposals.Given)
-    assert isinstance(done.verdict, Commit)
-    assert dict(done.verdict.changed) == {"x": replace(BEFORE.budgets["x"], share_ppm=260_000)}
-    revision = done.verdict.revision
+    assert isinstance(done.written.verdict, Commit)
+    assert dict(done.written.verdict.changed) == {"x": replace(BEFORE.budgets["x"], share_ppm=260_000)}
+    revision = done.written.verdict.revision
     assert (revision.number, revision.author) == (4, "mia")
     assert revision.reason == f"until the paper is out (proposal {ID} of xi: because of it)"
     assert (done.decided.ending, done.decided.by, done.decided.tree_revision) == ("accepted", "mia", 4)
@@ -185,14 +186,14 @@ def test_an_acceptance_is_a_revision_by_whoever_decided_that_names_the_proposal(
 def test_long_texts_fit_the_reason_of_a_revision() -> None:
     done = accept("mia", replace(proposed(), text="x" * 1_000), reason="y" * 1_000)
     assert isinstance(done, proposals.Given)
-    assert isinstance(done.verdict, Commit)
-    assert len(done.verdict.revision.reason) == 1_000
+    assert isinstance(done.written.verdict, Commit)
+    assert len(done.written.verdict.revision.reason) == 1_000
 
 
 def test_a_share_that_was_set_by_hand_meanwhile_is_accepted_without_a_revision() -> None:
     done = accept("mia", proposed(share=200_000))
     assert isinstance(done, proposals.Given)
-    assert done.verdict == Unchanged(3)
+    assert done.written.verdict == Unchanged(3)
     assert (done.decided.ending, done.decided.tree_revision) == ("accepted", 3)
 
 
@@ -225,9 +226,9 @@ def test_the_second_answer_is_told_the_first() -> None:
 
 def endings(rows: Sequence[Budget]) -> list[str]:
     """Why the proposal for x ends with this tree; nothing: it stays open."""
-    commit = load_tree(BEFORE, Intent("olga", "a new year", 3), rows, NOW_MS + 5)
-    assert isinstance(commit, Commit)
-    found = proposals.overtaken([proposed()], commit)
+    made = commit(BEFORE, Intent("olga", "a new year", 3), {row.budget: row for row in rows}, NOW_MS + 5)
+    assert isinstance(made, Commit)
+    found = proposals.overtaken([proposed()], made)
     assert all((each.ending, each.by, each.tree_revision) == ("closed", "olga", 4) for each in found)
     return [each.reason for each in found]
 
@@ -276,13 +277,13 @@ def test_no_answer_leaves_an_invalid_tree_or_changes_another_parent(rows: Sequen
     asking = Asking(data.draw(persons), operator=data.draw(st.booleans()))
     names = st.sampled_from(sorted(tree.budgets))
     siblings = data.draw(st.lists(st.tuples(names, st.sampled_from([None, 0, 1, PPM_WHOLE])), max_size=2))
-    answer = proposals.accept(tree, asked, Intent(asking.name, "", 1), siblings, NOW_MS, asking)
+    answer = proposals.accept(tree, asked, Intent(asking.name, "", 1), siblings, (), NOW_MS, asking)
     if isinstance(answer, Rejection):
         return
     assert may_divide(tree.budgets, asked.parent, asking)
     after = dict(tree.budgets)
-    if isinstance(answer.verdict, Commit):
-        for name, each in answer.verdict.changed.items():
+    if isinstance(answer.written.verdict, Commit):
+        for name, each in answer.written.verdict.changed.items():
             assert each is not None
             assert each == replace(tree.budgets[name], share_ppm=each.share_ppm)
             assert each.parent == asked.parent
@@ -292,12 +293,12 @@ def test_no_answer_leaves_an_invalid_tree_or_changes_another_parent(rows: Sequen
 
 
 def test_a_new_child_between_reading_and_accepting_is_a_stale_revision_not_a_lost_child() -> None:
-    commit = put_budgets(
+    made = put_budgets(
         BEFORE, Intent("mia", "new", 3), [budget("n", "d", "10%")], BEFORE.budgets, NOW_MS, Asking("mia", operator=False)
     )
-    assert isinstance(commit, Commit)
+    assert isinstance(made, Commit)
     now = Tree(4, {**BEFORE.budgets, "n": budget("n", "d", "10%")})
     mia = Asking("mia", operator=False)
-    assert codes(proposals.accept(now, proposed(), Intent("mia", "", 3), [], NOW_MS, mia)) == ["stale_revision"]
-    assert codes(proposals.accept(now, proposed(), Intent("mia", "", 4), [], NOW_MS, mia)) == ["shares_exceed_parent"]
-    assert codes(proposals.accept(now, proposed(), Intent("mia", "", 4), [("y", 640_000)], NOW_MS, mia)) == []
+    assert codes(proposals.accept(now, proposed(), Intent("mia", "", 3), [], (), NOW_MS, mia)) == ["stale_revision"]
+    assert codes(proposals.accept(now, proposed(), Intent("mia", "", 4), [], (), NOW_MS, mia)) == ["shares_exceed_parent"]
+    assert codes(proposals.accept(now, proposed(), Intent("mia", "", 4), [("y", 640_000)], (), NOW_MS, mia)) == []

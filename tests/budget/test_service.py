@@ -1,7 +1,7 @@
 """The budget service over a real PostgreSQL and a real NATS server."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,9 +16,8 @@ from allmende.budget.config import Settings
 from allmende.budget.handlers.telling import Telling
 from allmende.budget.handlers.trees import Handlers
 from allmende.budget.store.notices import NoticeStore
-from allmende.budget.store.trees import TreeStore
 from allmende.chassis.boot import Chassis
-from allmende.chassis.db import Database, Transaction
+from allmende.chassis.db import Database
 from allmende.chassis.entropy import RandomIds
 from allmende.chassis.errors import Misconfigured, Transient
 from allmende.chassis.health import Health
@@ -45,12 +44,12 @@ from allmende.proto.message import Message
 from allmende.proto.tree_file import split, write_tree
 from tests.budget.builders import budget, tree
 from tests.budget.reader import Reader
+from tests.budget.replicas import OPERATORS, replica
 from tests.servers import Lab
 
 T = TypeVar("T")
 TREE = tree("lab", "a < lab 40%", "b < lab 60%", "x < a 50%", "y < a")
 WAIT_S = 20.0
-OPERATORS = ("ada", "grace", "kim")
 
 
 def upload(number: int) -> str:
@@ -82,20 +81,6 @@ def shares(parent: str, expected: int, reason: str = "agreed in June", **ppm: in
     return SetShares(parent=parent, children=children, expected_revision=expected, reason=reason)
 
 
-class Silent:
-    """A writer that commits and then never publishes: a process that dies between commit and publish."""
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
-
-    async def exclusively(self, work: Callable[[Transaction], Awaitable[tuple[T, Outcome]]]) -> T:
-        """Commit the work and what it wants to say."""
-        async with self._db.transaction() as tx:
-            result, outcome = await work(tx)
-            await tx.say(outcome.drafts)
-        return result
-
-
 @pytest.fixture
 async def db(lab: Lab) -> Database:
     """The migrated schema `budget`."""
@@ -105,7 +90,7 @@ async def db(lab: Lab) -> Database:
 @pytest.fixture
 def handlers(lab: Lab, db: Database) -> Handlers:
     """Handlers that commit and publish nothing."""
-    return Handlers(db, TreeStore(), Silent(db), lab.clock, RandomIds(), OPERATORS)
+    return replica(db, lab.clock).trees
 
 
 async def load(handlers: Handlers, rows: tuple[Budget, ...] = TREE, number: int = 1, expected: int = 0) -> WriteReply:
@@ -280,8 +265,8 @@ async def test_a_file_that_is_needed_and_wrong_ends_the_start(
 
 async def test_of_two_replicas_with_the_same_expected_revision_one_wins(lab: Lab, db: Database) -> None:
     other = await lab.database("budget")
-    ours = Handlers(db, TreeStore(), Silent(db), lab.clock, RandomIds(), OPERATORS)
-    theirs = Handlers(other, TreeStore(), Silent(other), lab.clock, RandomIds(), OPERATORS)
+    ours = replica(db, lab.clock).trees
+    theirs = replica(other, lab.clock).trees
     await load(ours)
     for revision in range(1, 21):
         replies = await asyncio.gather(
@@ -472,7 +457,7 @@ async def test_a_worker_that_hears_nothing_says_nothing(lab: Lab, db: Database) 
         handle=telling,
         consumers=(),
     )
-    written = Handlers(db, TreeStore(), worker, lab.clock, RandomIds(), OPERATORS)
+    written = replica(db, lab.clock, writer=worker).trees
     assert committed(await load(written)) == ("committed", 1)
 
 

@@ -135,6 +135,9 @@ BUDGET: tuple[Message, ...] = (
         proposed_at_ms=T0,
         tree_revision=3,
         managers=("mia", "olga"),
+        effective_from_ms=T0 + HOUR_MS,
+        effective_until_ms=T0 + 2 * HOUR_MS,
+        renews=CLAIM,
     ),
     ProposalDecided(
         proposal=CLAIM,

@@ -37,6 +37,12 @@ class ShareProposed(Message, frozen=True, kw_only=True):
     tree_revision: Sequence
     managers: People
     """Who may decide: the managers of the parent, or of the nearest budget above it that has any. Operators may as well."""
+    effective_from_ms: Instant | None = None
+    """From when on it is asked; unset: at once."""
+    effective_until_ms: Instant | None = None
+    """Until when; unset: for good."""
+    renews: Id | None = None
+    """The dated change that shall stay until `effective_until_ms`. While nobody has answered it does, also beyond its end."""
 
 
 class ProposalDecided(Message, frozen=True, kw_only=True):
@@ -67,10 +73,14 @@ class Propose(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     budget: Name
     share_ppm: SharePpm
     text: Text
+    effective_from_ms: Instant | None = None
+    effective_until_ms: Instant | None = None
+    renews: Id | None = None
+    """A dated change that is not over, and has an end: asks that it should stay until `effective_until_ms`."""
 
 
 class AcceptProposal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Give what was asked: sets ALL children of the parent, those that are not named here as they stand."""
+    """Give what was asked: sets ALL children of the parent, those that are not named here as they stand (of dated ones: then)."""
 
     proposal: Id
     siblings: Annotated[tuple[ChildShare, ...], Meta(max_length=1_000)] = ()

@@ -10,7 +10,20 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from allmende.proto import admission, agent, budget, ledger, notices, policy, preemptor, proposals, quarantine, reports, user
+from allmende.proto import (
+    admission,
+    agent,
+    budget,
+    dated,
+    ledger,
+    notices,
+    policy,
+    preemptor,
+    proposals,
+    quarantine,
+    reports,
+    user,
+)
 from allmende.proto.envelope import Envelope, Refusal, register
 from allmende.proto.ids import is_name
 from allmende.proto.message import Message, MessageRefused
@@ -180,6 +193,13 @@ CLOSE_BUDGET = Request(
 LOAD_TREE = Request(
     service="budget", verb="load_tree", request=budget.UploadPiece, reply=budget.WriteReply, asks=("operator",), changes=True
 )
+DATED = _ask("budget", "dated", dated.DatedQuery, dated.DatedPage)
+PLAN_SHARES = Request(
+    service="budget", verb="plan_shares", request=dated.PlanShares, reply=dated.DatedReply, asks=PEOPLE, changes=True
+)
+WITHDRAW_DATED = Request(
+    service="budget", verb="withdraw_dated", request=dated.WithdrawDated, reply=dated.DatedReply, asks=PEOPLE, changes=True
+)
 PROPOSALS = _ask("budget", "proposals", proposals.ProposalsQuery, proposals.ProposalsPage)
 PROPOSE = Request(
     service="budget", verb="propose", request=proposals.Propose, reply=proposals.ProposalReply, asks=PEOPLE, changes=True
@@ -272,6 +292,9 @@ REQUESTS: tuple[Request, ...] = (
     PUT_BUDGETS,
     CLOSE_BUDGET,
     LOAD_TREE,
+    DATED,
+    PLAN_SHARES,
+    WITHDRAW_DATED,
     PROPOSALS,
     PROPOSE,
     ACCEPT_PROPOSAL,

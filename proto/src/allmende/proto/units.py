@@ -4,6 +4,7 @@ Never holds a float: an amount, a share or a ratio is an integer or a pair of in
 """
 
 import re
+from datetime import UTC, datetime
 from typing import Annotated, TypeAlias
 
 from msgspec import Meta
@@ -57,6 +58,13 @@ def parse_duration(text: str) -> Ms:
         raise ValueError(f"{text!r} is not a duration; write for example 90s, 30m, 8h or 1d12h")
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return days * DAY_MS + hours * HOUR_MS + minutes * MINUTE_MS + seconds * SECOND_MS
+
+
+def format_instant(at_ms: Ms) -> str:
+    """An instant as people read it, UTC: `2026-12-24T08:00Z`, with seconds and milliseconds only where they are not zero."""
+    at = datetime.fromtimestamp(at_ms // 1_000, UTC)
+    parts = "%Y-%m-%dT%H:%M" if at_ms % 60_000 == 0 else "%Y-%m-%dT%H:%M:%S"
+    return at.strftime(parts) + (f".{at_ms % 1_000:03}" if at_ms % 1_000 else "") + "Z"
 
 
 def format_duration(length_ms: Ms) -> str:

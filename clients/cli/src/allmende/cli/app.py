@@ -5,6 +5,7 @@ import typer
 from allmende.cli.commands import (
     budgets,
     cluster,
+    dated,
     elsewhere,
     faults,
     jobs,
@@ -46,6 +47,7 @@ app.command()(jobs.hold)
 app.command()(jobs.release)
 app.command()(jobs.change)
 proposals.add_to(budgets.app)
+dated.add_to(budgets.app)
 app.add_typer(budgets.app, name="budgets")
 app.add_typer(policies.app, name="policy")
 app.command()(cluster.standings)

@@ -1,4 +1,4 @@
-"""Wires the budget service: answers, outbox, the first tree from a file, notices and their sender."""
+"""Wires the budget service: answers, outbox, the first tree from a file, dated changes, notices and their sender."""
 
 import asyncio
 import random
@@ -6,6 +6,8 @@ from pathlib import Path
 
 from allmende.budget import wire
 from allmende.budget.config import Settings
+from allmende.budget.handlers.committing import Committer
+from allmende.budget.handlers.dated import DatedAnswers, Looking, Steps, Timer
 from allmende.budget.handlers.notices import NoticeAnswers
 from allmende.budget.handlers.posting import Poster
 from allmende.budget.handlers.proposals import Overtaken, ProposalAnswers
@@ -13,6 +15,7 @@ from allmende.budget.handlers.sending import Sender
 from allmende.budget.handlers.telling import Telling
 from allmende.budget.handlers.trees import Handlers
 from allmende.budget.model import Rejection
+from allmende.budget.store.dated import DatedStore
 from allmende.budget.store.notices import NoticeStore
 from allmende.budget.store.proposals import ProposalStore
 from allmende.budget.store.trees import TreeStore
@@ -34,7 +37,10 @@ async def run(chassis: Chassis, settings: Settings) -> None:
     Raises:
         Misconfigured: there is no tree yet and `tree_file` cannot be read or is not valid; every fault is named.
     """
-    notices = NoticeStore()
+    notices, trees, dated, kept = NoticeStore(), TreeStore(), DatedStore(), ProposalStore()
+    carry_out = Committer(trees, chassis.ids, [Overtaken(kept)])
+    steps = Steps(dated, carry_out)
+    telling = Telling(notices, chassis.clock, chassis.ids, deliver=settings.webhook_url is not None)
     worker = Worker(
         service="budget",
         bus=chassis.bus,
@@ -42,12 +48,12 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         clock=chassis.clock,
         ids=chassis.ids,
         health=chassis.health,
-        handle=Telling(notices, chassis.clock, chassis.ids, deliver=settings.webhook_url is not None),
+        handle=Looking(telling, Timer(trees, dated, chassis.clock, steps)),
         consumers=consumers_of("budget"),
     )
-    trees, kept = TreeStore(), ProposalStore()
-    handlers = Handlers(chassis.db, trees, worker, chassis.clock, chassis.ids, settings.operators, [Overtaken(kept)])
-    proposals = ProposalAnswers(chassis.db, trees, kept, worker, chassis.clock, chassis.ids, settings.operators, handlers.carry_out)
+    handlers = Handlers(chassis.db, trees, dated, worker, chassis.clock, settings.operators, carry_out)
+    plans = DatedAnswers(chassis.db, trees, dated, worker, chassis.clock, settings.operators, steps)
+    proposals = ProposalAnswers(chassis.db, trees, kept, dated, worker, chassis.clock, chassis.ids, settings.operators, steps)
     if settings.tree_file is not None:
         await load_first_tree(handlers, settings.tree_file)
     answers = NoticeAnswers(chassis.db, notices, worker, sends=settings.webhook_url is not None)
@@ -58,6 +64,9 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         endpoint(subjects.PUT_BUDGETS, handlers.put_budgets),
         endpoint(subjects.CLOSE_BUDGET, handlers.close_budget),
         endpoint(subjects.LOAD_TREE, handlers.load_tree),
+        endpoint(subjects.DATED, plans.page),
+        endpoint(subjects.PLAN_SHARES, plans.plan),
+        endpoint(subjects.WITHDRAW_DATED, plans.withdraw),
         endpoint(subjects.PROPOSALS, proposals.page),
         endpoint(subjects.PROPOSE, proposals.propose),
         endpoint(subjects.ACCEPT_PROPOSAL, proposals.accept),

@@ -4,17 +4,21 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from allmende.proto.budget import Budget
+from allmende.proto.dated import PlannedShares
 from allmende.proto.message import Problem
 from allmende.proto.notices import BudgetNotice, DeliveryState
 from allmende.proto.proposals import State
 from allmende.proto.units import Ms, Ppm
+
+Budgets: TypeAlias = Mapping[str, Budget]
+"""A tree: its budgets by name."""
 
 
 class Tree(NamedTuple):
     """The tree in force: its revision (0: there is none yet) and its budgets by name."""
 
     revision: int
-    budgets: Mapping[str, Budget]
+    budgets: Budgets
 
 
 class Revision(NamedTuple):
@@ -110,6 +114,34 @@ Verdict: TypeAlias = Commit | Unchanged | Rejection
 
 ChildShares: TypeAlias = Sequence[tuple[str, Ppm | None]]
 """Children of one parent with their new shares; None is unset, which is not zero."""
+
+
+Shares: TypeAlias = Mapping[str, Ppm | None]
+"""Shares by child; None is unset."""
+
+
+class OpenChange(NamedTuple):
+    """A dated change that is not over: planned, or an overlay that runs.
+
+    `until_ms`: with extensions; None: for good. `base`: the shares that come back, None before it has begun.
+    `renewal`: the proposal that asks to extend it and waits for an answer.
+    """
+
+    number: int
+    planned: PlannedShares
+    until_ms: Ms | None
+    base: Shares | None
+    renewal: str | None
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has begun."""
+        return self.base is not None
+
+    @property
+    def next_ms(self) -> Ms:
+        """The instant at which it begins, or ends."""
+        return self.until_ms if self.runs and self.until_ms is not None else self.planned.from_ms
 
 
 class Parcel(NamedTuple):

@@ -3,12 +3,25 @@
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from allmende.budget.model import Commit, DeliveryRow, Parcel, PastRevision, Piece, ProposalFilter, Revision, Since, Tree
+from allmende.budget.model import (
+    Commit,
+    DeliveryRow,
+    OpenChange,
+    Parcel,
+    PastRevision,
+    Piece,
+    ProposalFilter,
+    Revision,
+    Shares,
+    Since,
+    Tree,
+)
 from allmende.budget.rules.notices import Watch
 from allmende.budget.rules.pace import Sample
 from allmende.chassis.db import Connection, Transaction
 from allmende.chassis.worker import Outcome
 from allmende.proto.budget import Budget
+from allmende.proto.dated import DatedQuery, DatedShares, DatedStep, PlannedShares
 from allmende.proto.message import Message
 from allmende.proto.notices import BudgetNotice, DeliveryState
 from allmende.proto.proposals import Proposal, ProposalDecided, ShareProposed
@@ -78,6 +91,25 @@ class Proposals(Protocol):
 
     async def before(self, connection: Connection, number: int | None, wanted: ProposalFilter, limit: int) -> Sequence[Proposal]:
         """Up to `limit` proposals, newest first, those before `number` (None: all)."""
+
+
+class Dated(Protocol):
+    """Dated changes and their steps, append-only. Whoever writes holds the lock of the tree."""
+
+    async def add(self, tx: Transaction, planned: PlannedShares) -> None:
+        """Keep a plan."""
+
+    async def add_step(self, tx: Transaction, change: str, step: DatedStep, base: Shares | None = None) -> None:
+        """Keep what became of a change; `base`: of a beginning, the shares that come back at the end."""
+
+    async def open(self, connection: Connection) -> Sequence[OpenChange]:
+        """What is planned or running, oldest first."""
+
+    async def one(self, connection: Connection, change: str) -> DatedShares | None:
+        """A change by its whole id; None where there is none."""
+
+    async def before(self, connection: Connection, query: DatedQuery, limit: int) -> Sequence[DatedShares]:
+        """Up to `limit` of the changes that a query means, newest first."""
 
 
 class Follower(Protocol):

@@ -1,5 +1,5 @@
 -- name: add_proposal
-INSERT INTO proposal (proposal, budget, author, proposed) VALUES ($1, $2, $3, $4)
+INSERT INTO proposal (proposal, budget, author, proposed, renews) VALUES ($1, $2, $3, $4, $5)
 
 -- name: end_proposal
 INSERT INTO proposal_end (number, ending, decided) SELECT number, $2, $3 FROM proposal WHERE proposal = $1

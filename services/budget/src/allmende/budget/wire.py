@@ -1,4 +1,4 @@
-"""Between the messages of `proto.budget` and `proto.proposals` and the values of `model`. Never decides anything."""
+"""Between the messages of `proto.budget`, `proto.dated` and `proto.proposals` and the values of `model`. Never decides anything."""
 
 import base64
 import binascii
@@ -40,6 +40,7 @@ from allmende.proto.budget import (
     UploadPiece,
     WriteReply,
 )
+from allmende.proto.dated import DatedPage, DatedReply, DatedShares
 from allmende.proto.ledger import UsageStanding
 from allmende.proto.message import Message, Problem
 from allmende.proto.notices import BudgetNotice, KeptNotice, NoticesPage
@@ -132,6 +133,20 @@ def proposal_reply(answer: Proposal | Rejection) -> ProposalReply:
     if isinstance(answer, Rejection):
         return ProposalReply(rejected=Rejected(revision=answer.revision, faults=_bounded(answer.faults)))
     return ProposalReply(proposal=answer)
+
+
+def dated_reply(answer: DatedShares | Rejection) -> DatedReply:
+    """The answer to whoever plans or withdraws."""
+    if isinstance(answer, Rejection):
+        return DatedReply(rejected=Rejected(revision=answer.revision, faults=_bounded(answer.faults)))
+    return DatedReply(dated=answer)
+
+
+def dated_page(changes: Sequence[DatedShares], more: bool) -> DatedPage:
+    """As many as fit a reply, at least one; `more`: older ones follow behind these."""
+    fitting = _fitting(changes, PAGE_BYTES, least=1)
+    more = more or len(fitting) < len(changes)
+    return DatedPage(changes=fitting, next_before=fitting[-1].number if more and fitting else None)
 
 
 def filter_of(query: ProposalsQuery) -> ProposalFilter:

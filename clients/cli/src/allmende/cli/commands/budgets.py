@@ -7,7 +7,8 @@ import typer
 from msgspec import Struct
 
 from allmende.cli import session
-from allmende.cli.commands import replay, tree_history, tree_writes, writes
+from allmende.cli.commands import dated, replay, tree_history, tree_writes, writes
+from allmende.cli.commands.dated import FromOption, UntilOption
 from allmende.cli.commands.tree import WholeTree, fetch_changed, fetch_tree, read_file
 from allmende.cli.commands.tree_drawing import available, drawn
 from allmende.cli.commands.tree_history import AtOption, RevisionOption, past_tree
@@ -138,14 +139,16 @@ def set_(
         str | None,
         typer.Option("--cluster", metavar="CLUSTER", help="Set what holds on this cluster alone; `unset`: as everywhere."),
     ] = None,
+    from_: FromOption = None,
+    until: UntilOption = None,
     expect: ExpectOption = None,
     lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Set the shares of all children of one budget, everywhere or on one cluster.
+    """Set the shares of all children of one budget, everywhere or on one cluster, at once or with dates.
 
-    All at once, for example: `allmende budgets set lab vision=35% language=65% --reason "..."`. With `--cluster` the shares hold on
-    that cluster alone, in place of those that hold everywhere.
+    All together, for example: `allmende budgets set lab vision=35% language=65% --reason "..."`. With `--cluster` the shares hold
+    on that cluster alone, in place of those that hold everywhere.
     """
     children = tuple(_child(pair) for pair in shares)
 
@@ -153,6 +156,11 @@ def set_(
         async with session.opened(lab) as opened:
             before = await fetch_tree(opened)
             expected = before.revision if expect is None else expect
+            if from_ is not None or until is not None:
+                when = dated.read_dates(from_, until, opened.now_ms())
+                change = await dated.plan(opened, parent, children, when, expected, reason, cluster)
+                session.show(change, dated.summary(change), as_json)
+                return
             request = SetShares(parent=parent, children=children, expected_revision=expected, reason=reason, cluster=cluster)
             committed = writes.committed(await opened.ask(subjects.SET_SHARES, request, WriteReply), expected)
             session.show(committed, _changes(before, children, cluster, committed), as_json)

@@ -10,8 +10,10 @@ import typer
 from msgspec import Struct
 from rich.console import Group, RenderableType
 
-from allmende.cli import render, session
+from allmende.cli import instants, render, session
+from allmende.cli.commands import dated
 from allmende.cli.commands.cluster import all_standings
+from allmende.cli.commands.dated import FromOption, UntilOption
 from allmende.cli.commands.tree import WholeTree, fetch_tree
 from allmende.cli.commands.writes import share
 from allmende.cli.errors import CommandFailed, Exit
@@ -27,6 +29,7 @@ from allmende.proto.proposals import (
     ProposalsPage,
     ProposalsQuery,
     Propose,
+    ShareProposed,
     State,
     WithdrawProposal,
 )
@@ -63,27 +66,58 @@ class Shown(Struct, frozen=True, kw_only=True):
 
 def propose(
     budget: Annotated[str, typer.Argument(metavar="BUDGET", help="The budget that should have more, or less.", show_default=False)],
-    share: Annotated[str, typer.Option(help="The share of its parent that it should have: 41%, 0.41.", show_default=False)],
     text: Annotated[str, typer.Option(help="Why; whoever decides reads it beside the figures.", show_default=False)],
+    share: Annotated[
+        str | None, typer.Option(help="The share of its parent that it should have: 41%, 0.41.", show_default=False)
+    ] = None,
+    from_: FromOption = None,
+    until: UntilOption = None,
+    renew: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Instead of --share: let a dated change stay, until --until.", show_default=False),
+    ] = None,
     lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask for a share. Nothing changes until the managers above accept.
+    """Ask for a share, for good or with dates. Nothing changes until the managers above accept.
 
-    For example: allmende budgets propose detection --share 41% --text "6 % more for two weeks, because ..."
+    For example: allmende budgets propose detection --share 41% --until 14d --text "6 % more for two weeks, because ..."
     """
-    ppm = _ppm(share)
+    if (share is None) == (renew is None):
+        raise typer.BadParameter("say one of --share and --renew")
 
     async def work() -> None:
         async with session.opened(lab) as opened:
-            request = Propose(proposal=opened.ids.new(opened.now_ms()), budget=budget, share_ppm=ppm, text=text)
+            request = await _request(opened, budget, text, share, dated.read_dates(from_, until, opened.now_ms()), renew)
             made = _proposal(await opened.ask(subjects.PROPOSE, request, ProposalReply))
             asked = made.proposed
             who = ", ".join(asked.managers[:5]) or "an operator"
-            words = f"{asked.proposal}: asked for {_change(asked.share_before_ppm, ppm)} of {asked.parent}; {who} may decide"
+            words = f"{asked.proposal}: asked for {_asked(asked)} of {asked.parent}; {who} may decide"
             session.show(made, words, as_json)
 
     session.run(work())
+
+
+async def _request(
+    opened: Session, budget: str, text: str, share: str | None, when: tuple[Ms | None, Ms | None], renew: str | None
+) -> Propose:
+    """What is asked. A renewal asks for the share that the dated change gives."""
+    ppm, renews = None if share is None else _ppm(share), None
+    if renew is not None:
+        change = (await dated.find(opened, renew)).planned
+        renews = change.change
+        ppm = next((child.share_ppm for child in change.children if child.budget == budget), None)
+    if ppm is None:
+        raise CommandFailed(Exit.USAGE, f"change {renew!r} gives {budget!r} no share; see `allmende budgets planned`")
+    return Propose(
+        proposal=opened.ids.new(opened.now_ms()),
+        budget=budget,
+        share_ppm=ppm,
+        text=text,
+        effective_from_ms=when[0],
+        effective_until_ms=when[1],
+        renews=renews,
+    )
 
 
 def proposals(
@@ -144,6 +178,9 @@ def accept(
             revision = done.decided.tree_revision if done.decided else before.tree_revision
             (after,) = await _beside(opened, [done])
             words = f"accepted: revision {revision} is in force\n{_figures(after)}"
+            if done.proposed.effective_from_ms is not None or done.proposed.effective_until_ms is not None:
+                change = await dated.find(opened, done.proposed.renews or done.proposed.proposal)
+                words = f"accepted: {dated.summary(change)}"
             session.show(done, words, as_json)
 
     session.run(work())
@@ -306,7 +343,7 @@ def _holder(budgets: Mapping[str, Budget], name: str) -> str:
 
 
 def _table(shown: Shown, now_ms: Ms) -> RenderableType:
-    columns = ("PROPOSAL", "BUDGET", "NOW#", "ASKED#", "OF", "LEFT#", "RATIO#", "BY", "WHEN?", "STATE", "TEXT~")
+    columns = ("PROPOSAL", "BUDGET", "NOW#", "ASKED#", "OF", "LEFT#", "RATIO#", "UNTIL?", "BY", "WHEN?", "STATE", "TEXT~")
     title = "shares asked for, newest first" if shown.proposals else "nobody asks for a share"
     return render.table(title, columns, [_row(each, now_ms) for each in shown.proposals])
 
@@ -321,6 +358,7 @@ def _row(each: Beside, now_ms: Ms) -> tuple[str, ...]:
         asked.parent,
         _amount(each.left_over_ppm),
         " ".join(_ratio(standing) for standing in each.standings) or "-",
+        _until(asked),
         asked.author,
         render.ago(asked.proposed_at_ms, now_ms),
         decided.ending if decided else "open",
@@ -328,10 +366,14 @@ def _row(each: Beside, now_ms: Ms) -> tuple[str, ...]:
     )
 
 
+def _until(asked: ShareProposed) -> str:
+    return "for good" if asked.effective_until_ms is None else instants.show(asked.effective_until_ms)
+
+
 def _in_full(each: Beside, now_ms: Ms) -> RenderableType:
     asked, decided = each.proposal.proposed, each.proposal.decided
     lines = [
-        f"{asked.proposal}: {asked.budget} should have {_change(asked.share_before_ppm, asked.share_ppm)} of {asked.parent}",
+        f"{asked.proposal}: {asked.budget} should have {_asked(asked)} of {asked.parent}",
         f"asked by {asked.author} {render.ago(asked.proposed_at_ms, now_ms)}: {asked.text}",
     ]
     if decided is not None:
@@ -356,8 +398,13 @@ def _ratio(standing: UsageStanding) -> str:
     return render.ratio(standing.charged_gpu_ms + standing.held_gpu_ms, standing.entitlement_gpu_ms)
 
 
-def _change(before: Ppm | None, after: Ppm) -> str:
-    return f"{format_share(after)} instead of {share(before)}"
+def _asked(asked: ShareProposed) -> str:
+    """The share, and for how long: of what is asked for good the share alone."""
+    when = dated.dates(asked.effective_from_ms, asked.effective_until_ms)
+    what = f"{format_share(asked.share_ppm)} instead of {share(asked.share_before_ppm)}"
+    if asked.renews is not None:
+        what = f"the renewal of {render.short(asked.renews)} ({format_share(asked.share_ppm)})"
+    return what if when == "for good" else f"{what} {when}"
 
 
 def _amount(ppm: Ppm | None) -> str:

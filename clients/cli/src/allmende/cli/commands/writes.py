@@ -19,11 +19,16 @@ def committed(reply: WriteReply, read_at: int) -> Committed:
     """
     if reply.committed:
         return reply.committed
-    refused = reply.rejected or Rejected(revision=read_at, faults=())
-    if any(fault.code == STALE for fault in refused.faults):
-        raise stale(read_at, refused.revision, refused.changed, refused.more_changed)
-    sentences = "; ".join(fault.sentence for fault in refused.faults) or "refused without a reason"
-    raise CommandFailed(Exit.REFUSED, f"nothing was changed: {sentences}", refused.faults[0].code if refused.faults else "")
+    raise refused(reply.rejected, read_at)
+
+
+def refused(rejected: Rejected | None, read_at: int) -> CommandFailed:
+    """The failure that a refused write is."""
+    given = rejected or Rejected(revision=read_at, faults=())
+    if any(fault.code == STALE for fault in given.faults):
+        return stale(read_at, given.revision, given.changed, given.more_changed)
+    sentences = "; ".join(fault.sentence for fault in given.faults) or "refused without a reason"
+    return CommandFailed(Exit.REFUSED, f"nothing was changed: {sentences}", given.faults[0].code if given.faults else "")
 
 
 def stale(read_at: int, now: int, changed: Iterable[BudgetDiff] = (), more: int = 0) -> CommandFailed:

@@ -3,12 +3,14 @@
 Who somebody is, is the NATS server's business. The lock of the tree orders answers too: of two at once the first one counts.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from allmende.budget import wire
-from allmende.budget.model import Asking, Commit, Intent, ProposalFilter, Rejection, Tree, Verdict
-from allmende.budget.ports import Proposals, Store, Writer
+from allmende.budget.handlers.dated import Steps
+from allmende.budget.model import Asking, Commit, Intent, ProposalFilter, Rejection, Tree
+from allmende.budget.ports import Dated, Proposals, Store, Writer
 from allmende.budget.rules import proposals as rules
+from allmende.budget.rules.dated import next_look
 from allmende.budget.rules.rights import may_divide
 from allmende.chassis.db import Connection, Database, Transaction
 from allmende.chassis.log import get_logger
@@ -32,7 +34,6 @@ from allmende.proto.proposals import (
 
 _log = get_logger(__name__)
 
-CarryOut = Callable[[Transaction, Verdict, str], Awaitable[Outcome]]
 Decide = Callable[[Tree, ShareProposed, str, int, Asking], ProposalDecided | Rejection]
 
 
@@ -52,27 +53,29 @@ class Overtaken:
 
 
 class ProposalAnswers:
-    """The answers. `carry_out` commits a verdict on the tree, as for every other write."""
+    """The answers. `steps` carries out what accepting does."""
 
     def __init__(
         self,
         db: Database,
         trees: Store,
         proposals: Proposals,
+        dated: Dated,
         writer: Writer,
         clock: Clock,
         ids: Ids,
         operators: Sequence[str],
-        carry_out: CarryOut,
+        steps: Steps,
     ) -> None:
         self._db = db
         self._trees = trees
         self._proposals = proposals
+        self._dated = dated
         self._writer = writer
         self._clock = clock
         self._ids = ids
         self._operators = frozenset(operators)
-        self._carry_out = carry_out
+        self._steps = steps
 
     async def page(self, caller: str, query: ProposalsQuery) -> ProposalsPage:
         """Proposals, newest first, from one snapshot."""
@@ -93,7 +96,8 @@ class ProposalAnswers:
                 return wire.proposal_reply(rules.repeated(tree.revision, known, request, caller)), Outcome()
             waiting = await self._proposals.open_for(tx.connection, [request.budget])
             mine = next((each.proposed.proposal for each in waiting if each.proposed.author == caller), None)
-            asked = rules.propose(tree, request, mine, self._clock.now_ms(), self._asking(caller))
+            opened = await self._dated.open(tx.connection)
+            asked = rules.propose(tree, request, mine, opened, self._clock.now_ms(), self._asking(caller))
             if isinstance(asked, Rejection):
                 return self._refused(asked, caller), Outcome()
             await self._proposals.add(tx, asked)
@@ -110,10 +114,14 @@ class ProposalAnswers:
                 return found, Outcome()
             now_ms, siblings = self._clock.now_ms(), wire.shares_of(request.siblings)
             intent = Intent(caller, request.reason, request.expected_revision)
-            given = rules.accept(tree, found, intent, siblings, now_ms, self._asking(caller))
+            opened = await self._dated.open(tx.connection)
+            given = rules.accept(tree, found, intent, siblings, opened, now_ms, self._asking(caller))
             if isinstance(given, Rejection):
                 return self._refused(given, caller), Outcome()
-            return await self._ended(tx, given.decided, await self._carry_out(tx, given.verdict, caller))
+            if given.planned is not None:
+                await self._dated.add(tx, given.planned)
+            outcome = await self._steps.take(tx, given.written, caller, found.text or None, now_ms)
+            return await self._ended(tx, given.decided, outcome)
 
         return await self._writer.exclusively(work)
 
@@ -155,7 +163,9 @@ class ProposalAnswers:
         await self._proposals.end(tx, decided)
         _log.info("a proposal has ended", proposal=decided.proposal, budget=decided.budget, ending=decided.ending, by=decided.by)
         said = self._said([decided], decided.decided_at_ms)
-        return await self._reply(tx, decided.proposal), outcome._replace(drafts=[*outcome.drafts, *said.drafts])
+        # What a renewal has kept beyond its end may be due now, and what was accepted may begin.
+        wake_at_ms = next_look(await self._dated.open(tx.connection))
+        return await self._reply(tx, decided.proposal), Outcome([*outcome.drafts, *said.drafts], wake_at_ms)
 
     async def _reply(self, tx: Transaction, proposal: str) -> ProposalReply:
         return ProposalReply(proposal=await self._proposals.one(tx.connection, proposal))

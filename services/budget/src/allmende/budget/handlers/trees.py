@@ -6,13 +6,13 @@ Who somebody is, is the NATS server's business: it lets nobody use another's nam
 from collections.abc import Sequence
 
 from allmende.budget import wire
-from allmende.budget.model import NOTHING_SINCE, Asking, Commit, Intent, Rejection, Revision, Since, Unchanged, Verdict
-from allmende.budget.ports import Follower, Store, Writer
+from allmende.budget.handlers.committing import Committer
+from allmende.budget.model import NOTHING_SINCE, Asking, Intent, Rejection, Revision, Since, Unchanged, Verdict
+from allmende.budget.ports import Dated, Store, Writer
 from allmende.budget.rules import trees as rules
+from allmende.budget.rules.dated import judged
 from allmende.chassis.db import Connection, Database, Transaction
-from allmende.chassis.log import get_logger
-from allmende.chassis.outbox import draft
-from allmende.chassis.ports import Clock, Ids
+from allmende.chassis.ports import Clock
 from allmende.chassis.worker import Outcome
 from allmende.proto.budget import (
     Budget,
@@ -29,8 +29,6 @@ from allmende.proto.budget import (
 from allmende.proto.envelope import Refusal
 from allmende.proto.message import Problem
 
-_log = get_logger(__name__)
-
 # Rows read for one page: most budgets take 100 to 200 bytes, so about this many fit a reply of 48 KiB.
 _PAGE_ROWS = 400
 # The author of what the operator's own file brought in; no person can have a token of this name by accident.
@@ -38,25 +36,18 @@ FILE_AUTHOR = "budget-file"
 
 
 class Handlers:
-    """The answers, with what they need of the outside. `followers`: what else a new tree changes, in the same transaction."""
+    """The answers, with what they need of the outside."""
 
     def __init__(
-        self,
-        db: Database,
-        store: Store,
-        writer: Writer,
-        clock: Clock,
-        ids: Ids,
-        operators: Sequence[str],
-        followers: Sequence[Follower] = (),
+        self, db: Database, store: Store, dated: Dated, writer: Writer, clock: Clock, operators: Sequence[str], carry_out: Committer
     ) -> None:
         self._db = db
         self._store = store
+        self._dated = dated
         self._writer = writer
         self._clock = clock
-        self._ids = ids
         self._operators = frozenset(operators)
-        self._followers = tuple(followers)
+        self._carry_out = carry_out
 
     async def tree(self, caller: str, query: TreeQuery) -> TreePage:
         """A piece of a revision, from one snapshot.
@@ -88,8 +79,9 @@ class Handlers:
             verdict = rules.set_shares(
                 tree, intent, request.parent, wire.shares_of(request.children), now_ms, self._asking(caller), request.cluster
             )
+            verdict = judged(tree, verdict, await self._dated.open(tx.connection))
             since = await self._since(tx, intent, verdict)
-            return wire.reply(verdict, since), await self.carry_out(tx, verdict, caller)
+            return wire.reply(verdict, since), await self._carry_out(tx, verdict, caller)
 
         return await self._writer.exclusively(work)
 
@@ -101,8 +93,9 @@ class Handlers:
             used = await self._store.names_used(tx, [row.budget for row in request.budgets])
             intent, now_ms = wire.intent_of(caller, request), self._clock.now_ms()
             verdict = rules.put_budgets(tree, intent, request.budgets, used, now_ms, self._asking(caller))
+            verdict = judged(tree, verdict, await self._dated.open(tx.connection))
             since = await self._since(tx, intent, verdict)
-            return wire.reply(verdict, since), await self.carry_out(tx, verdict, caller)
+            return wire.reply(verdict, since), await self._carry_out(tx, verdict, caller)
 
         return await self._writer.exclusively(work)
 
@@ -113,8 +106,9 @@ class Handlers:
             tree = await self._store.tree_for_writing(tx)
             intent, now_ms = wire.intent_of(caller, request), self._clock.now_ms()
             verdict = rules.close_budget(tree, intent, request.budget, request.jobs_to, now_ms, self._asking(caller))
+            verdict = judged(tree, verdict, await self._dated.open(tx.connection))
             since = await self._since(tx, intent, verdict)
-            return wire.reply(verdict, since), await self.carry_out(tx, verdict, caller)
+            return wire.reply(verdict, since), await self._carry_out(tx, verdict, caller)
 
         return await self._writer.exclusively(work)
 
@@ -130,8 +124,9 @@ class Handlers:
                 return wire.pieced(tree.revision), Outcome()
             intent = wire.intent_of(caller, request)
             verdict = rules.load_tree(tree, intent, budgets, self._clock.now_ms())
+            verdict = judged(tree, verdict, await self._dated.open(tx.connection))
             since = await self._since(tx, intent, verdict)
-            return wire.reply(verdict, since), await self.carry_out(tx, verdict, caller, request.upload)
+            return wire.reply(verdict, since), await self._carry_out(tx, verdict, caller, request.upload)
 
         return await self._writer.exclusively(work)
 
@@ -145,7 +140,7 @@ class Handlers:
             if faults:
                 return Rejection(tree.revision, faults), Outcome()
             verdict = rules.load_tree(tree, Intent(FILE_AUTHOR, reason, 0), budgets, self._clock.now_ms())
-            return verdict, await self.carry_out(tx, verdict, FILE_AUTHOR)
+            return verdict, await self._carry_out(tx, verdict, FILE_AUTHOR)
 
         return await self._writer.exclusively(work)
 
@@ -173,18 +168,3 @@ class Handlers:
 
     def _asking(self, caller: str) -> Asking:
         return Asking(caller, caller in self._operators)
-
-    async def carry_out(self, tx: Transaction, verdict: Verdict, author: str, upload: str | None = None) -> Outcome:
-        """Write what was decided; returns what is to be said. `tx` holds the lock of the tree."""
-        if isinstance(verdict, Rejection):
-            codes = [fault.code for fault in verdict.faults[:20]]
-            _log.info("a write was refused", revision=verdict.revision, author=author, codes=codes)
-        if not isinstance(verdict, Commit):
-            return Outcome()
-        await self._store.add(tx, verdict, upload)
-        bodies = [*wire.messages(verdict)]
-        for follow in self._followers:
-            bodies += await follow(tx, verdict)
-        now_ms = verdict.revision.effective_from_ms
-        _log.info("a new tree of budgets", revision=verdict.revision.number, changed=len(verdict.changed), author=author)
-        return Outcome(drafts=[draft(body, ids=self._ids, now_ms=now_ms) for body in bodies])

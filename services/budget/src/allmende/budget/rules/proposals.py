@@ -6,10 +6,13 @@ Pure. Accepting is the ordinary write of all children, judged by `rules.trees`; 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from allmende.budget.model import Asking, ChildShares, Commit, Intent, Rejection, Tree, Unchanged
-from allmende.budget.rules import trees
+from allmende.budget.model import Asking, Budgets, ChildShares, Commit, Intent, OpenChange, Rejection, Tree
+from allmende.budget.rules import dated, trees
+from allmende.budget.rules.dated import Written, as_of, judged, revision_of
+from allmende.budget.rules.renewing import date_faults, renew, renewal_faults
 from allmende.budget.rules.rights import manages, may_divide, nearest_managers, those
-from allmende.proto.budget import Budget
+from allmende.proto.budget import Budget, ChildShare
+from allmende.proto.dated import PlannedShares, PlanShares
 from allmende.proto.message import Problem
 from allmende.proto.proposals import Ending, Proposal, ProposalDecided, Propose, ShareProposed
 from allmende.proto.tree_rules import quote
@@ -19,11 +22,13 @@ from allmende.proto.units import Ms, format_share
 _REASON_MOST = 1_000
 
 
-def propose(tree: Tree, asked: Propose, open_one: str | None, now_ms: Ms, asking: Asking) -> ShareProposed | Rejection:
+def propose(
+    tree: Tree, asked: Propose, open_one: str | None, opened: Sequence[OpenChange], now_ms: Ms, asking: Asking
+) -> ShareProposed | Rejection:
     """Ask for a share. `open_one`: the id of a proposal for this budget by the same author that waits for an answer.
 
     Faults: `unknown_budget` and `no_parent` (alone: nothing else can be judged), `not_concerned`, `text_missing`,
-    `same_share`, `proposal_open`.
+    `same_share` (of what is asked for good and at once), `proposal_open`, those of `renewing`.
     """
     row = tree.budgets.get(asked.budget)
     if row is None:
@@ -36,12 +41,14 @@ def propose(tree: Tree, asked: Propose, open_one: str | None, now_ms: Ms, asking
     if not asked.text.strip():
         sentence = "a proposal needs a text that says why; whoever decides reads it beside the figures"
         faults.append(Problem(code="text_missing", sentence=sentence))
-    if asked.share_ppm == row.share_ppm:
+    for_good = asked.effective_from_ms is None and asked.effective_until_ms is None
+    if asked.share_ppm == row.share_ppm and for_good:
         sentence = f"{quote(row.budget)} has {format_share(asked.share_ppm)} of {quote(row.parent)} already"
         faults.append(Problem(code="same_share", sentence=sentence))
     if open_one is not None:
         sentence = f"your proposal {open_one} for {quote(row.budget)} waits for an answer: withdraw it before you make another one"
         faults.append(Problem(code="proposal_open", sentence=sentence))
+    faults += date_faults(asked, now_ms) if asked.renews is None else renewal_faults(row, asked, opened, now_ms)
     if faults:
         return Rejection(tree.revision, faults)
     return ShareProposed(
@@ -55,22 +62,33 @@ def propose(tree: Tree, asked: Propose, open_one: str | None, now_ms: Ms, asking
         proposed_at_ms=now_ms,
         tree_revision=tree.revision,
         managers=nearest_managers(tree.budgets, row.parent),
+        effective_from_ms=asked.effective_from_ms,
+        effective_until_ms=asked.effective_until_ms,
+        renews=asked.renews,
     )
 
 
 class Given(NamedTuple):
-    """An acceptance: what it does to the tree, and how the proposal ends."""
+    """An acceptance: what it does to the tree and to dated changes, the plan of dated shares, and how the proposal ends."""
 
-    verdict: Commit | Unchanged
+    written: Written
+    planned: PlannedShares | None
     decided: ProposalDecided
 
 
 def accept(
-    tree: Tree, asked: ShareProposed, intent: Intent, siblings: ChildShares, now_ms: Ms, asking: Asking
+    tree: Tree,
+    asked: ShareProposed,
+    intent: Intent,
+    siblings: ChildShares,
+    opened: Sequence[OpenChange],
+    now_ms: Ms,
+    asking: Asking,
 ) -> Given | Rejection:
-    """Give what was asked: set all children of the parent, those that `siblings` does not name as they stand.
+    """Give what was asked: set, plan or renew all children of the parent, those that `siblings` does not name as they stand.
 
-    Faults: `not_a_manager` and `other_share` (alone), and those of `trees.set_shares`. Refused: the proposal stays open.
+    A beginning that has passed meanwhile means at once. Faults: `not_a_manager`, `other_share` and `siblings_renewed` (alone),
+    and those of `trees.set_shares`, `dated.judged`, `dated.plan` or `renewing.renew`. Refused: the proposal stays open.
     """
     if not may_divide(tree.budgets, asked.parent, asking):
         return Rejection(tree.revision, [_not_a_manager(tree, asked, asking.name)])
@@ -80,13 +98,50 @@ def accept(
             f"to give another share decline with the reason, and set it"
         )
         return _refused(tree, "other_share", sentence)
-    children = _children(tree, asked, siblings)
+    given = _given(tree, asked, intent, siblings, opened, now_ms, asking)
+    if isinstance(given, Rejection):
+        return given
+    ended = _end(tree, asked, "accepted", asking.name, intent.reason, now_ms, revision_of(given.written.verdict))
+    return Given(given.written, given.planned, ended)
+
+
+class _Done(NamedTuple):
+    written: Written
+    planned: PlannedShares | None
+
+
+def _given(
+    tree: Tree,
+    asked: ShareProposed,
+    intent: Intent,
+    siblings: ChildShares,
+    opened: Sequence[OpenChange],
+    now_ms: Ms,
+    asking: Asking,
+) -> _Done | Rejection:
+    if asked.renews is not None:
+        if siblings:
+            return _refused(tree, "siblings_renewed", "a renewal lets all shares stay as they are: name no siblings")
+        renewed = renew(tree, asked, opened, now_ms)
+        return renewed if isinstance(renewed, Rejection) else _Done(renewed, None)
+    begin_ms = asked.effective_from_ms if (asked.effective_from_ms or 0) > now_ms else None
     why = intent._replace(reason=_reason(asked, intent.reason))
-    verdict = trees.set_shares(tree, why, asked.parent, children, now_ms, asking)
-    if isinstance(verdict, Rejection):
-        return verdict
-    number = verdict.revision.number if isinstance(verdict, Commit) else verdict.revision
-    return Given(verdict, _end(tree, asked, "accepted", asking.name, intent.reason, now_ms, number))
+    if begin_ms is None and asked.effective_until_ms is None:
+        children = _children(tree.budgets, asked, siblings)
+        verdict = judged(tree, trees.set_shares(tree, why, asked.parent, children, now_ms, asking), opened)
+        return verdict if isinstance(verdict, Rejection) else _Done(Written(verdict), None)
+    then = tree.budgets if begin_ms is None else as_of(tree.budgets, opened, begin_ms)
+    request = PlanShares(
+        change=asked.proposal,
+        parent=asked.parent,
+        children=tuple(ChildShare(budget=name, share_ppm=share) for name, share in _children(then, asked, siblings)),
+        effective_from_ms=begin_ms,
+        effective_until_ms=asked.effective_until_ms,
+        expected_revision=intent.expected_revision,
+        reason=why.reason,
+    )
+    plan = dated.plan(tree, opened, request, now_ms, asking)
+    return plan if isinstance(plan, Rejection) else _Done(plan.written, plan.planned)
 
 
 def decline(tree: Tree, asked: ShareProposed, reason: str, now_ms: Ms, asking: Asking) -> ProposalDecided | Rejection:
@@ -115,7 +170,9 @@ def repeated(revision: int, known: Proposal, asked: Propose, person: str) -> Pro
     Faults: `id_taken`.
     """
     was = known.proposed
-    if (was.author, was.budget, was.share_ppm, was.text) == (person, asked.budget, asked.share_ppm, asked.text):
+    dates = (was.effective_from_ms, was.effective_until_ms, was.renews)
+    same_dates = dates == (asked.effective_from_ms, asked.effective_until_ms, asked.renews)
+    if same_dates and (was.author, was.budget, was.share_ppm, was.text) == (person, asked.budget, asked.share_ppm, asked.text):
         return known
     sentence = f"{asked.proposal} is the id of another proposal, for {quote(was.budget)} by {quote(was.author)}: make a new id"
     return Rejection(revision, [Problem(code="id_taken", sentence=sentence)])
@@ -173,12 +230,12 @@ def _may_ask(tree: Tree, row: Budget, asking: Asking) -> bool:
     return asking.operator or asking.name in row.members or manages(tree.budgets, row.budget, asking.name)
 
 
-def _children(tree: Tree, asked: ShareProposed, siblings: ChildShares) -> ChildShares:
+def _children(budgets: Budgets, asked: ShareProposed, siblings: ChildShares) -> ChildShares:
     """All children of the parent. What is named twice, or is no child, is left in: the write names it as a fault."""
     named = {name for name, _ in siblings}
     standing = [
         (name, asked.share_ppm if name == asked.budget else row.share_ppm)
-        for name, row in tree.budgets.items()
+        for name, row in budgets.items()
         if row.parent == asked.parent and name not in named
     ]
     return [*standing, *siblings]

@@ -3,18 +3,16 @@
 Pure. Which request made the difference does not matter. Never judges whether the tree after it is valid.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from allmende.budget.model import Asking
+from allmende.budget.model import Asking, Budgets
 from allmende.proto.budget import Budget
 from allmende.proto.message import Problem
 from allmende.proto.tree import named_clusters, share_on
 from allmende.proto.tree_rules import quote
 from allmende.proto.units import Ppm, format_share
-
-Budgets = Mapping[str, Budget]
 
 
 def overreach(before: Budgets, after: Budgets, asking: Asking) -> tuple[Problem, ...]:

@@ -4,11 +4,11 @@ Pure. What a valid tree is, says `proto.tree_rules`. A refused write changes not
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
-from allmende.budget.model import Asking, ChildShares, Commit, Intent, Piece, Rejection, Revision, Tree, Unchanged, Verdict
+from allmende.budget.model import Asking, Budgets, ChildShares, Commit, Intent, Piece, Rejection, Revision, Tree, Unchanged, Verdict
 from allmende.budget.rules.rights import foreign_place, overreach
 from allmende.proto.budget import Budget, ClusterShare
 from allmende.proto.message import Problem
@@ -22,10 +22,10 @@ def load_tree(tree: Tree, intent: Intent, budgets: Sequence[Budget], now_ms: Ms)
 
     Faults: those of `tree_rules.validate`, `stale_revision`, `reason_missing`, `jobs_to_missing`.
     """
-    faults = [*_stale(tree, intent), *_reason(intent), *_left_out(tree, budgets), *validate(budgets)]
+    faults = [*stale_faults(tree, intent), *reason_faults(intent), *_left_out(tree, budgets), *validate(budgets)]
     if faults:
         return Rejection(tree.revision, faults)
-    return _commit(tree, intent, {row.budget: row for row in budgets}, now_ms)
+    return commit(tree, intent, {row.budget: row for row in budgets}, now_ms)
 
 
 def set_shares(
@@ -37,12 +37,12 @@ def set_shares(
     `unknown_budget`, `no_children`, `missing_child`, `foreign_child`, `duplicate_child`, those of
     `rights.overreach` and of `tree_rules.validate`.
     """
-    if stale := _stale(tree, intent):
+    if stale := stale_faults(tree, intent):
         return Rejection(tree.revision, stale)
-    faults = [*_reason(intent), *_children(tree, parent, children)]
+    faults = [*reason_faults(intent), *children_faults(tree, parent, children)]
     shares = dict(children)
     after = {
-        name: _with_share(row, shares[name], cluster) if row.parent == parent and name in shares else row
+        name: with_share(row, shares[name], cluster) if row.parent == parent and name in shares else row
         for name, row in tree.budgets.items()
     }
     faults.extend(overreach(tree.budgets, after, asking))
@@ -50,10 +50,18 @@ def set_shares(
         faults.extend(validate_change(tree.budgets, after))
     if faults:
         return Rejection(tree.revision, faults)
-    return _commit(tree, intent, after, now_ms)
+    return commit(tree, intent, after, now_ms)
 
 
-def _with_share(row: Budget, share_ppm: Ppm | None, cluster: str | None) -> Budget:
+def own_share(row: Budget, cluster: str | None) -> Ppm | None:
+    """What `with_share` sets: the general share, or the cluster's own; None where there is none."""
+    if cluster is None:
+        return row.share_ppm
+    return next((each.share_ppm for each in row.cluster_shares or () if each.cluster == cluster), None)
+
+
+def with_share(row: Budget, share_ppm: Ppm | None, cluster: str | None) -> Budget:
+    """The budget with another general share, or another share of its own on one cluster; None takes it away."""
     if cluster is None:
         return msgspec.structs.replace(row, share_ppm=share_ppm)
     own = {each.cluster: each for each in row.cluster_shares or () if each.cluster != cluster}
@@ -68,15 +76,15 @@ def put_budgets(tree: Tree, intent: Intent, rows: Sequence[Budget], used: Collec
     Faults: `stale_revision` (alone, as in `set_shares`), `reason_missing`, `name_was_used`, `share_of_one`, those of
     `rights.overreach` and of `tree_rules.validate`.
     """
-    if stale := _stale(tree, intent):
+    if stale := stale_faults(tree, intent):
         return Rejection(tree.revision, stale)
-    faults = [*_reason(intent), *_rows(tree, rows, used)]
+    faults = [*reason_faults(intent), *_rows(tree, rows, used)]
     after = {**tree.budgets, **{row.budget: row for row in rows}}
     faults.extend(overreach(tree.budgets, after, asking))
     faults.extend(validate_change(tree.budgets, after))
     if faults:
         return Rejection(tree.revision, faults)
-    return _commit(tree, intent, after, now_ms)
+    return commit(tree, intent, after, now_ms)
 
 
 def close_budget(tree: Tree, intent: Intent, budget: str, jobs_to: str | None, now_ms: Ms, asking: Asking) -> Verdict:
@@ -85,9 +93,9 @@ def close_budget(tree: Tree, intent: Intent, budget: str, jobs_to: str | None, n
     Faults: `stale_revision` (alone, as in `set_shares`), `reason_missing`, `unknown_budget`, `has_children`, `jobs_to_missing`,
     `jobs_to_no_leaf`, `foreign_place`, those of `rights.overreach` and of `tree_rules.validate`.
     """
-    if stale := _stale(tree, intent):
+    if stale := stale_faults(tree, intent):
         return Rejection(tree.revision, stale)
-    faults = _reason(intent)
+    faults = reason_faults(intent)
     if budget not in tree.budgets:
         sentence = f"there is no budget {quote(budget)} in revision {tree.revision}"
         return Rejection(tree.revision, [*faults, Problem(code="unknown_budget", sentence=sentence)])
@@ -103,7 +111,7 @@ def close_budget(tree: Tree, intent: Intent, budget: str, jobs_to: str | None, n
         faults.extend(_place(tree, after, budget, jobs_to, asking))
     if faults or jobs_to is None:
         return Rejection(tree.revision, faults)
-    verdict = _commit(tree, intent, after, now_ms)
+    verdict = commit(tree, intent, after, now_ms)
     assert isinstance(verdict, Commit)
     return verdict._replace(jobs_to={budget: jobs_to})
 
@@ -117,7 +125,8 @@ def assemble(pieces: Sequence[Piece]) -> Sequence[Budget] | None:
     return [row for number in range(end + 1) for row in known[number].budgets]
 
 
-def _stale(tree: Tree, intent: Intent) -> list[Problem]:
+def stale_faults(tree: Tree, intent: Intent) -> list[Problem]:
+    """`stale_revision`, where the author has looked at another tree than the one in force."""
     if intent.expected_revision == tree.revision:
         return []
     sentence = (
@@ -126,13 +135,15 @@ def _stale(tree: Tree, intent: Intent) -> list[Problem]:
     return [Problem(code="stale_revision", sentence=sentence)]
 
 
-def _reason(intent: Intent) -> list[Problem]:
+def reason_faults(intent: Intent) -> list[Problem]:
+    """`reason_missing`, where there is none."""
     if intent.reason.strip():
         return []
     return [Problem(code="reason_missing", sentence="a change of shares needs a reason; whoever reads the history will ask for it")]
 
 
-def _children(tree: Tree, parent: str, children: ChildShares) -> list[Problem]:
+def children_faults(tree: Tree, parent: str, children: ChildShares) -> list[Problem]:
+    """`unknown_budget`, `no_children`, `missing_child`, `foreign_child`, `duplicate_child`: not all children of it, once each."""
     if parent not in tree.budgets:
         return [Problem(code="unknown_budget", sentence=f"there is no budget {quote(parent)} in revision {tree.revision}")]
     theirs = [name for name, row in tree.budgets.items() if row.parent == parent]
@@ -157,7 +168,7 @@ def _children(tree: Tree, parent: str, children: ChildShares) -> list[Problem]:
     return faults
 
 
-def _place(tree: Tree, after: Mapping[str, Budget], budget: str, jobs_to: str | None, asking: Asking) -> Sequence[Problem]:
+def _place(tree: Tree, after: Budgets, budget: str, jobs_to: str | None, asking: Asking) -> Sequence[Problem]:
     """What is wrong with the leaf that a closed budget's jobs shall go to. Its parent may be one, with its last child gone."""
     if jobs_to is None:
         sentence = (
@@ -208,7 +219,8 @@ def _shares(row: Budget) -> tuple[Ppm | None, tuple[ClusterShare, ...]]:
     return row.share_ppm, row.cluster_shares or ()
 
 
-def _commit(tree: Tree, intent: Intent, after: Mapping[str, Budget], now_ms: Ms) -> Commit | Unchanged:
+def commit(tree: Tree, intent: Intent, after: Budgets, now_ms: Ms) -> Commit | Unchanged:
+    """The write that makes this tree the one in force; nothing where it is already. `after` has been judged."""
     changed: dict[str, Budget | None] = {name: row for name, row in after.items() if tree.budgets.get(name) != row}
     changed.update({name: None for name in tree.budgets if name not in after})
     if not changed:

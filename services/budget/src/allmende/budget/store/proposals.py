@@ -20,7 +20,7 @@ class ProposalStore:
 
     async def add(self, tx: Transaction, proposed: ShareProposed) -> None:
         """Keep a proposal."""
-        row = (proposed.proposal, proposed.budget, proposed.author, _encode(proposed).decode())
+        row = (proposed.proposal, proposed.budget, proposed.author, _encode(proposed).decode(), proposed.renews)
         await tx.connection.execute(_SQL["add_proposal"], *row)
 
     async def end(self, tx: Transaction, decided: ProposalDecided) -> None:
