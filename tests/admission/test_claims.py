@@ -33,7 +33,7 @@ class Row(NamedTuple):
 
 
 def victim(**fields: object) -> Job:
-    return job(90, budget="b", user="u2", state="running", **fields)
+    return job(90, **{"budget": "b", "user": "u2", "state": "running"} | fields)
 
 
 ROWS: dict[str, Row] = {
@@ -55,6 +55,10 @@ ROWS: dict[str, Row] = {
     "a surplus claimant may not displace a guaranteed leaf": Row(victim(), [job(1)], {"a": 110, "b": 99}, []),
     "inside one leaf a higher priority claims from a lower one": Row(victim(), [job(1, budget="b", priority=1)], {"b": 50}, [1]),
     "inside one leaf equal priorities do not": Row(victim(), [job(1, budget="b")], {"b": 50}, []),
+    "past its slice an attempt of a closed budget is room for every allocated job": Row(
+        victim(budget="gone"), [job(1)], {"a": 900}, [1]
+    ),
+    "inside its slice it is nobody's": Row(victim(budget="gone", slice_ms=LONG), [job(1)], {"a": 10}, []),
     "two jobs do not count on the same GPUs": Row(
         victim(), [job(1, gpus_per_replica=8), job(2, gpus_per_replica=8)], {"b": 90}, [1]
     ),

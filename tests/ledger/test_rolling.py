@@ -73,7 +73,13 @@ class Truth:
         taken = take(tree, charges, live, levels(self.steps, *window), window, CAP_MS)
         if taken is None:
             return {}
-        return {each.budget: Standing(each.charged_gpu_ms + each.held_gpu_ms, each.entitlement_gpu_ms) for each in taken.accounts}
+        # The rolling ones are of today's tree alone.
+        today = {each.budget for each in self.shares if each.until_ms is None}
+        return {
+            each.budget: Standing(each.charged_gpu_ms + each.held_gpu_ms, each.entitlement_gpu_ms)
+            for each in taken.accounts
+            if each.budget in today
+        }
 
     def _charges(self, era: Era, now_ms: int) -> Charges:
         """What is posted in an era: of ended attempts all, of live ones up to the last edge."""

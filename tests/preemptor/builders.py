@@ -69,15 +69,17 @@ def standing(hundredths: int, entitlement: int = ENTITLED) -> Standing:
 def snapshot(
     nodes: Iterable[Node],
     attempts: Iterable[Attempt],
-    ratios: Mapping[str, int | Standing],
+    ratios: Mapping[str, int | Standing | None],
     *,
     parents: Mapping[str, str] | None = None,
     promised: Mapping[str, int] | None = None,
 ) -> Snapshot:
-    """A cluster at NOW_MS. `ratios` gives standings in hundredths; budgets hang on `org` unless `parents` says otherwise."""
-    standings = {"org": standing(100), **{name: standing(it) if isinstance(it, int) else it for name, it in ratios.items()}}
+    """A cluster at NOW_MS. `ratios` gives standings in hundredths, None where none was heard; the tree has these budgets and no
+    others. They hang on `org` unless `parents` says otherwise."""
+    known = {name: standing(it) if isinstance(it, int) else it for name, it in ratios.items() if it is not None}
+    standings = {"org": standing(100), **known}
     paths: dict[str, Path] = {}
-    for name in standings:
+    for name in ("org", *ratios):
         trail = [name]
         while trail[0] != "org":
             trail.insert(0, (parents or {}).get(trail[0], "org"))

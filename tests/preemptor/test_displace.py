@@ -54,6 +54,7 @@ def row(**arguments: Any) -> dict[str, Any]:
 
 
 VICTIM = [attempt("v", "nlp", {"n1": 8})]
+CLOSED = [attempt("v", "gone", {"n1": 8})]
 TABLE: dict[str, dict[str, Any]] = {
     "an owed leaf displaces an over-served one past its slice": row(
         attempts=VICTIM, claim=claim("vision"), ratios={"vision": 62, "nlp": 131}, victims={"v"}, rules={"over_served_leaf"}
@@ -162,7 +163,41 @@ TABLE: dict[str, dict[str, Any]] = {
         attempts=VICTIM, claim=claim("vision"), ratios={"vision": Standing(0, 0), "nlp": 900}, code="ratio_within_margin"
     ),
     "a budget without a standing is unknown, not over-served": row(
-        attempts=[attempt("v", "gone", {"n1": 8})], claim=claim("vision"), ratios={"vision": 0}, code="standing_unknown"
+        attempts=[attempt("v", "new", {"n1": 8})], claim=claim("vision"), ratios={"vision": 0, "new": None}, code="standing_unknown"
+    ),
+    "a budget that was closed is owed nothing past the slice": row(
+        attempts=CLOSED, claim=claim("vision"), ratios={"vision": 0}, victims={"v"}, rules={"budget_closed"}
+    ),
+    "so even a leaf over budget may have its GPUs": row(
+        attempts=CLOSED, claim=claim("vision"), ratios={"vision": 500}, victims={"v"}, rules={"budget_closed"}
+    ),
+    "inside its slice it is as safe as any other": row(
+        attempts=[attempt("v", "gone", {"n1": 8}, protected_for_ms=1)],
+        claim=claim("vision"),
+        ratios={"vision": 0},
+        code="nothing_interruptible",
+    ),
+    "it goes before the most over-served leaf, though it loses more work": row(
+        attempts=[attempt("a", "nlp", {"n1": 8}, saved_ago_ms=0), attempt("b", "gone", {"n2": 8})],
+        claim=claim("vision"),
+        ratios={"vision": 62, "nlp": 900},
+        nodes=TWO,
+        victims={"b"},
+    ),
+    "and after unallocated work": row(
+        attempts=[attempt("a", "gone", {"n1": 8}), attempt("u", None, {"n2": 8})],
+        claim=claim("vision"),
+        ratios={"vision": 62},
+        nodes=TWO,
+        victims={"u"},
+    ),
+    "a leaf that became a parent is compared by what it has had": row(
+        attempts=VICTIM,
+        claim=claim("speech"),
+        ratios={"nlp": 131, "speech": 62},
+        parents={"speech": "nlp"},
+        victims={"v"},
+        rules={"over_served_leaf"},
     ),
     "unallocated first, even if an allocated one alone would do": row(
         attempts=[attempt("v", "nlp", {"n1": 8}), attempt("u1", None, {"n2": 5}), attempt("u2", None, {"n2": 3})],

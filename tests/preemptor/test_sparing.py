@@ -41,7 +41,7 @@ def check(
     claim: Claim | None = None,
     policy: Policy = WASTE,
     nodes: Iterable[Node] | None = None,
-    ratios: Mapping[str, int | Standing] = OWED,
+    ratios: Mapping[str, int | Standing | None] = OWED,
     rules: set[str] | None = None,
 ) -> Planned | Infeasible:
     """`expected`: exactly these leave, or the code of the refusal. As many nodes of 8 GPUs as attempts hold, all full."""
@@ -149,7 +149,9 @@ IDLE: dict[str, dict[str, Any]] = {
     "in the claimant's own leaf, whatever its priority": row(
         attempts=[idle("v", budget="vision", priority=9)], expected={"v"}, rules={"idle"}
     ),
-    "though its leaf has no standing yet": row(attempts=[idle("v", budget="gone")], expected={"v"}, rules={"idle"}),
+    "though its leaf has no standing yet": row(
+        attempts=[idle("v", budget="new")], ratios={**OWED, "new": None}, expected={"v"}, rules={"idle"}
+    ),
     "inside its slice it is protected as any other": row(
         attempts=[idle("v", protected_for_ms=1)], expected="nothing_interruptible"
     ),
@@ -218,7 +220,10 @@ CHOICE: dict[str, dict[str, Any]] = {
         attempts=[victim("a", MINUTE_MS, "n1"), victim("b", MINUTE_MS, "n2", budget="tax")], policy=LOSS, expected={"b"}
     ),
     "a leaf whose standing is unknown is not over-served: others go first": row(
-        attempts=[idle("a", "n1", "gone"), idle("b", "n2", "vision")], policy=Policy(), expected={"b"}
+        attempts=[idle("a", "n1", "new"), idle("b", "n2", "vision")], ratios={**OWED, "new": None}, policy=Policy(), expected={"b"}
+    ),
+    "one that was closed is: it goes before all": row(
+        attempts=[idle("a", "n1", "gone"), idle("b", "n2", "nlp")], policy=Policy(), expected={"a"}
     ),
     "fewer allocated GPUs come before both": row(
         attempts=[victim("a", 0, "n1"), victim("b", HOUR_MS, "n2", gpus=2)], policy=LOSS, expected={"b"}

@@ -90,14 +90,15 @@ def _to_look_at(setting: Setting) -> dict[str, set[Kind]]:
 
 
 def _displaceable(setting: Setting) -> dict[str | None, list[Loose]]:
-    """Whom somebody may displace, by leaf; None: whom anybody may. Who goes for a claim already is not counted twice."""
+    """Whom somebody may displace, by leaf; None: whom anybody may: the idle, and those of a closed budget, which is owed nothing.
+    Who goes for a claim already is not counted twice."""
     idle = setting.books.idle
     promised = {attempt for claim in setting.still_open for attempt in claim.victims}
     found: dict[str | None, list[Loose]] = {}
     for leaf, those in setting.books.loose.get(setting.cluster, {}).items():
         for name, each in those.items():
             if name not in promised:
-                found.setdefault(None if name in idle else leaf, []).append(each)
+                found.setdefault(leaf if leaf in setting.standings.paths and name not in idle else None, []).append(each)
     return found
 
 

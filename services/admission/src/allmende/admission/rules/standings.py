@@ -24,7 +24,8 @@ class Standings:
         self.paths = books.tree.paths if books.tree is not None else {}
         # Holds change amounts, never which budgets have a standing.
         self._known: dict[str, bool] = {}
-        newest_for_all = min((each.counted_grants for each in counted.values()), default=0)
+        # A budget that is gone is counted no further.
+        newest_for_all = min((each.counted_grants for name, each in counted.items() if name in self.paths), default=0)
         for attempt in books.attempts.values() if newest_for_all < books.newest_grant[cluster] else ():
             if attempt.cluster == cluster and attempt.budget is not None and attempt.grant_seq > newest_for_all:
                 for budget in self.paths.get(attempt.budget, ()):

@@ -2,6 +2,7 @@
 
 charged: over the window, whole buckets and the current one, with what counters hold beyond their postings. Charges stay on the
 path that was in force when their bucket began. held: what is left of granted slices, on today's path. Unallocated: for nobody.
+A budget that was closed has a standing of its own as long as anything of it counts (decision 0029).
 """
 
 from collections import defaultdict
@@ -95,7 +96,8 @@ def take(
 ) -> Round | None:
     """The standings at the window's end, or None while tree or capacity is unknown: unknown is never zero.
 
-    A budget's entitlement has a floor of slice cap x today's share x today's available GPUs.
+    A budget's entitlement has a floor of slice cap x today's share x today's available GPUs. One that is gone is owed what it was
+    owed in the window while it was there; what its attempts count now is its own alone, because no path leads to it any more.
     `aging`: the half-life's weights, which `charges` and the rests of `live` have already; holds are of today and weigh 1.
     """
     today = {share.budget: share for share in tree.shares if share.holds_at(window.to_ms)}
@@ -108,18 +110,17 @@ def take(
         for budget, amount in by_budget.items():
             _add(charged, era.paths.get(budget, ()), amount)
     for each in live:
-        path = today[each.budget].path if each.budget in today else ()
+        if each.budget is None:
+            continue
+        path = today[each.budget].path if each.budget in today else (each.budget,)
         _add(charged, path, each.gpus * each.rest_ms)
         _add(held, path, hold_of(each))
     owed = entitlements(_by_budget(tree.shares), levels, *window, aging)
+    floors = {budget: floored(available * slice_cap_ms, share) for budget, share in today.items()}
     accounts = tuple(
-        Account(
-            budget,
-            charged[budget],
-            held[budget],
-            max(owed[budget], floored(available * slice_cap_ms, today[budget])),
-        )
-        for budget in sorted(today)
+        Account(budget, charged[budget], held[budget], max(owed[budget], floors.get(budget, 0)))
+        for budget in sorted(owed)
+        if budget in today or charged[budget] or held[budget]
     )
     return Round(window.to_ms, tree.revision, available, accounts)
 

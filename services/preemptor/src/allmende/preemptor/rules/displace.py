@@ -16,6 +16,7 @@ OVER_SERVED_LEAF = "over_served_leaf"
 OVER_SERVED_FAMILY = "over_served_family"
 RESERVED = "reserved"
 IDLE = "idle"
+CLOSED = "budget_closed"
 
 
 class Displaceable(NamedTuple):
@@ -30,7 +31,7 @@ class Sorted(NamedTuple):
     """Every attempt that holds GPUs the claimant could use, by what the contract says about it.
 
     `spared`: interruptible, but the comparison (None inside one leaf, or where a standing is unknown) forbids it. `unsaved`: the
-    comparison allows it, but too much work would be lost for what the claimant gains.
+    law allows it, but too much work would be lost for what the claimant gains.
     """
 
     displaceable: tuple[Displaceable, ...]
@@ -77,6 +78,9 @@ def _law(
     assert attempt.budget is not None
     if attempt.budget == claim.budget:
         return (LOWER_PRIORITY if attempt.priority < claim.priority else None), None
+    if attempt.budget not in snapshot.paths:
+        # It was in the tree when it was granted, and the tree is not older than that: it was closed, and nothing is owed to it.
+        return CLOSED, None
     if attempt.budget not in compared:
         compared[attempt.budget] = _compare(snapshot, claim, attempt.budget, policy)
     comparison = compared[attempt.budget]
@@ -89,9 +93,9 @@ def _rule(snapshot: Snapshot, claim: Claim) -> str:
 
 
 def _compare(snapshot: Snapshot, claim: Claim, victim_budget: str, policy: Policy) -> Comparison | None:
-    """None: the victim's budget is not in the tree or has no standing yet. Unknown is not a reason to evict."""
-    ours, theirs = snapshot.paths[claim.budget], snapshot.paths.get(victim_budget)
-    if theirs is None or any(budget not in snapshot.standings for budget in theirs):
+    """None: the victim's budget has no standing yet. Unknown is not a reason to evict."""
+    ours, theirs = snapshot.paths[claim.budget], snapshot.paths[victim_budget]
+    if any(budget not in snapshot.standings for budget in theirs):
         return None
     return may_displace(ours, claim.hold_gpu_ms, theirs, snapshot.standings, policy.margin_ppm)
 
@@ -100,19 +104,22 @@ def most_over_served_first(snapshot: Snapshot, displaceable: tuple[Displaceable,
     """The leaves of the allocated candidates, ranked: 0 is the most over-served.
 
     The order is admission's order of leaves backwards: whoever would be served last gives up first. With two different orders,
-    eviction and admission would chase each other.
+    eviction and admission would chase each other. A budget that was closed is served no more, so it comes before all.
     """
     keys: dict[str, LeafKey] = {}
+    closed: set[str] = set()
     unknown: set[str] = set()
     for candidate in displaceable:
         budget = candidate.attempt.budget
         if budget is None or budget in keys:
             continue
         path = snapshot.paths.get(budget)
-        if path is None or any(step not in snapshot.standings for step in path):
+        if path is None:
+            closed.add(budget)
+        elif any(step not in snapshot.standings for step in path):
             unknown.add(budget)
         else:
             keys[budget] = leaf_key(path, snapshot.standings)
-    # The idle, and whoever is left on gathered nodes, may be of a leaf that is gone: unknown is not over-served, so it comes last.
-    ranked = [*sorted(keys, key=keys.__getitem__, reverse=True), *sorted(unknown)]
+    # The idle, and whoever is left on gathered nodes, may be of a leaf without a standing: unknown is not over-served, so it is last.
+    ranked = [*sorted(closed), *sorted(keys, key=keys.__getitem__, reverse=True), *sorted(unknown)]
     return {budget: rank for rank, budget in enumerate(ranked)}

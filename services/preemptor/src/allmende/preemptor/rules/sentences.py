@@ -1,7 +1,7 @@
 """The sentences that people read about a plan, with the numbers that were compared. Never decides anything."""
 
 from allmende.preemptor.model import Attempt, Claim, Victim
-from allmende.preemptor.rules.displace import IDLE, LOWER_PRIORITY, OVER_SERVED_LEAF, RESERVED, UNALLOCATED, Displaceable
+from allmende.preemptor.rules.displace import CLOSED, IDLE, LOWER_PRIORITY, OVER_SERVED_LEAF, RESERVED, UNALLOCATED, Displaceable
 from allmende.proto.order import Comparison
 from allmende.proto.standing import Standing
 from allmende.proto.units import HOUR_MS, PPM_WHOLE, GpuMs, Ppm
@@ -53,6 +53,11 @@ def why_evicted(candidate: Displaceable, claim: Claim) -> str:
         return f"the nodes were gathered for job {claim.job} of {claim.budget}, and the attempt is past its slice"
     if candidate.rule == IDLE:
         return f"the attempt is past its slice and its GPUs are idle, and {claim.budget} claims them"
+    if candidate.rule == CLOSED:
+        return (
+            f"budget {candidate.attempt.budget} was closed: past its slice nothing is owed to the attempt, and {claim.budget} claims "
+            f"{count(claim.replicas * claim.gpus_per_replica, 'GPU')}"
+        )
     assert candidate.compared is not None, "a rule about ratios has ratios"
     where = "" if candidate.rule == OVER_SERVED_LEAF else " (compared where their paths part, both over budget)"
     return ratios(candidate.compared) + where
