@@ -4,6 +4,7 @@ People and agents speak through their own credentials. What is said is overheard
 """
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -83,7 +84,8 @@ class Whole:
         tree_file.write_text(TREE)
         for service in SERVICES:
             env = self.lab.env(service, self.clock_text)
-            env |= {"ALLMENDE_BUDGET_TREE_FILE": str(tree_file)} if service == "budget" else {}
+            if service == "budget":
+                env |= {"ALLMENDE_BUDGET_TREE_FILE": str(tree_file), "ALLMENDE_BUDGET_OPERATORS": json.dumps([NAMES["operator"]])}
             env |= {f"ALLMENDE_{service.upper()}_SLICE_CAP_MS": str(SLICE_CAP_MS)} if service in ("ledger", "admission") else {}
             await self._start(service, f"allmende.{service}", env)
         await self._start_cluster()

@@ -7,7 +7,7 @@ import typer
 from msgspec import Struct
 
 from allmende.cli import session
-from allmende.cli.commands import dated, replay, tree_history, tree_writes, writes
+from allmende.cli.commands import dated, replay, tree_closing, tree_history, tree_writes, writes
 from allmende.cli.commands.dated import FromOption, UntilOption
 from allmende.cli.commands.tree import WholeTree, fetch_changed, fetch_tree, read_file
 from allmende.cli.commands.tree_drawing import available, drawn
@@ -52,6 +52,7 @@ app.command()(tree_writes.create)
 app.command()(tree_writes.rename)
 app.command()(tree_writes.move)
 app.command()(tree_writes.people)
+app.command()(tree_closing.close)
 app.command()(tree_history.history)
 app.command()(tree_history.diff)
 app.command()(tree_history.export)

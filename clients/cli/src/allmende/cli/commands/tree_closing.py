@@ -1,0 +1,111 @@
+"""`allmende budgets close`: one leaf leaves the tree for good, and its jobs go to another one (decision 0029)."""
+
+from typing import Annotated
+
+from msgspec import Struct
+
+from allmende.cli import session
+from allmende.cli.commands import writes
+from allmende.cli.commands.tree import fetch_tree
+from allmende.cli.commands.tree_writes import BudgetArgument, ExpectOption, ReasonOption
+from allmende.cli.errors import CommandFailed, Exit
+from allmende.cli.session import JsonOption, LabOption, Session, name_option
+from allmende.proto import subjects
+from allmende.proto.admission import JobsPage, JobsQuery, JobState
+from allmende.proto.budget import CloseBudget, WriteReply
+
+# A reply lists at most so many jobs; nobody needs to know more exactly than "100 or more" how many there are.
+COUNTED_MAX = 100
+WAITING: tuple[JobState, ...] = ("queued",)
+RUNNING: tuple[JobState, ...] = ("starting", "running", "ending")
+
+
+class Jobs(Struct, frozen=True, kw_only=True):
+    """The jobs of a budget, each number at most 100, and the clusters on which some of them run."""
+
+    waiting: int
+    running: int
+    clusters: tuple[str, ...]
+
+
+class Closed(Struct, frozen=True, kw_only=True):
+    """What `close --json` prints. `jobs`: those it had a moment before; None: admission did not say, and that is not zero."""
+
+    revision: int
+    budget: str
+    jobs_to: str
+    jobs: Jobs | None
+
+
+def close(
+    budget: BudgetArgument,
+    reason: ReasonOption,
+    jobs_to: Annotated[str | None, name_option("The leaf in which its waiting jobs go on. Refused without.", "BUDGET")] = None,
+    expect: ExpectOption = None,
+    lab: LabOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take a leaf out of the tree for good, and say where its jobs go.
+
+    What waits goes on under the other budget, in its place. What runs keeps its slice and is charged to the closed budget until it
+    ends. The name is never given again.
+    """
+
+    async def work() -> None:
+        async with session.opened(lab) as opened:
+            expected = (await fetch_tree(opened)).revision if expect is None else expect
+            jobs = await _jobs(opened, budget)
+            request = CloseBudget(budget=budget, jobs_to=jobs_to, expected_revision=expected, reason=reason)
+            reply = await opened.ask(subjects.CLOSE_BUDGET, request, WriteReply)
+            try:
+                revision = writes.committed(reply, expected).revision
+            except CommandFailed as failed:
+                if failed.code != "jobs_to_missing":
+                    raise
+                raise CommandFailed(failed.exit_code, f"{failed}; {now(budget, jobs)}", failed.code) from None
+            assert jobs_to is not None, "refused without"
+            closed = Closed(revision=revision, budget=budget, jobs_to=jobs_to, jobs=jobs)
+            session.show(closed, "\n".join([f"revision {revision} is in force: {budget} is closed", afterwards(closed)]), as_json)
+
+    session.run(work())
+
+
+async def _jobs(opened: Session, budget: str) -> Jobs | None:
+    try:
+        waiting = await opened.ask(subjects.JOBS, _of(budget, WAITING), JobsPage)
+        running = await opened.ask(subjects.JOBS, _of(budget, RUNNING), JobsPage)
+    except CommandFailed as failed:
+        # A budget may be closed although admission is away.
+        if failed.exit_code in (Exit.REFUSED, Exit.UNREACHABLE):
+            return None
+        raise
+    clusters = sorted({job.latest.cluster for job in running.jobs if job.latest is not None})
+    return Jobs(waiting=len(waiting.jobs), running=len(running.jobs), clusters=tuple(clusters))
+
+
+def _of(budget: str, states: tuple[JobState, ...]) -> JobsQuery:
+    return JobsQuery(budget=budget, states=states, limit=COUNTED_MAX)
+
+
+def now(budget: str, jobs: Jobs | None) -> str:
+    """How many jobs a budget has."""
+    if jobs is None:
+        return f"how many jobs {budget} has is not known, because admission does not answer"
+    where = f" on {', '.join(jobs.clusters)}" if jobs.clusters else ""
+    return f"now {_number(jobs.waiting)} wait for {budget} and {_number(jobs.running)} run{where}"
+
+
+def afterwards(closed: Closed) -> str:
+    """What becomes of its jobs."""
+    if closed.jobs is None:
+        waits, runs = "whatever waits", "whatever runs"
+    else:
+        waits, runs = f"{_number(closed.jobs.waiting)} that wait", f"{_number(closed.jobs.running)} that run"
+    return (
+        f"its jobs: {waits} go on in {closed.jobs_to}, each in its place; {runs} keep their slices and are charged to "
+        f"{closed.budget} until they end"
+    )
+
+
+def _number(jobs: int) -> str:
+    return f"{jobs} or more" if jobs == COUNTED_MAX else str(jobs)

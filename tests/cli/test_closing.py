@@ -1,0 +1,100 @@
+"""A budget is closed at the command line while its jobs run and wait. One lab; then how the answers read."""
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from allmende.cli.commands.tree_closing import Closed, Jobs, afterwards, now
+from tests.cli.terminal import Terminal
+
+FILE = """
+[lab]
+[lab.vision]
+share = "60%"
+managers = ["mia"]
+[lab.vision.detection]
+share = "50%"
+members = ["ada"]
+[lab.vision.tracking]
+share = "50%"
+members = ["bob"]
+[lab.tools]
+share = "40%"
+members = ["bob"]
+"""
+JOB = ("--", "synthetic-job", "--runtime-ms", "7200000")
+
+
+@pytest.fixture(scope="module")
+def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
+    folder = tmp_path_factory.mktemp("closing")
+    file = folder / "tree.toml"
+    file.write_text(FILE)
+    terminal = Terminal(folder / "lab")
+    try:
+        terminal.up("--people", "ada", "--people", "bob", "--people", "mia", "--gpus", "8", "--budgets", str(file))
+        yield terminal
+    finally:
+        terminal.kill_all()
+
+
+def submitted(terminal: Terminal) -> str:
+    options = ("--budget", "detection", "--gpus", "8", "--slice", "1h")
+    said = terminal.type("submit", "--json", *options, *JOB, user="ada")
+    assert said.code == 0, said
+    return str(said.json["job"])
+
+
+def why(terminal: Terminal, job: str) -> dict[str, Any]:
+    found: dict[str, Any] = terminal.type("why", job, "--json").json
+    return found
+
+
+def close(terminal: Terminal, *words: str, user: str = "mia") -> Any:
+    return terminal.type("budgets", "close", "detection", "--reason", "the project is over", *words, user=user)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+@pytest.mark.timeout(120)
+def test_what_runs_keeps_its_slice_and_what_waits_starts_under_the_other_budget(terminal: Terminal) -> None:
+    terminal.wait_for(lambda: terminal.type("nodes", "--json").json["nodes"], "nodes")
+    runs = submitted(terminal)
+    terminal.wait_for(lambda: why(terminal, runs)["job"]["state"] == "running", "it runs")
+    waits = submitted(terminal)
+
+    alone = close(terminal)
+    assert (alone.code, "[jobs_to_missing]" in alone.err) == (1, True), alone
+    assert "now 1 wait for detection and 1 run on " in alone.err
+    assert "[foreign_place]" in close(terminal, "--jobs-to", "tools").err
+    assert "[not_a_manager]" in close(terminal, "--jobs-to", "tracking", user="bob").err
+    assert close(terminal, "--jobs-to", "a.b").code == 2
+    assert close(terminal, "--jobs-to", "tracking", "--expect", "7").code == 3
+    done = close(terminal, "--jobs-to", "tracking")
+    assert done.out.startswith("revision 2 is in force: detection is closed\nits jobs: 1 that wait go on in tracking"), done
+    assert "detection" not in terminal.type("budgets").out
+
+    terminal.wait_for(lambda: why(terminal, waits)["job"]["budget"] == "tracking", "it has another budget")
+    assert "its budget detection was closed: it waits under tracking" in terminal.type("why", waits).out
+    told = terminal.type("why", runs)
+    assert "this attempt keeps its slice" in told.out
+    assert (why(terminal, runs)["job"]["state"], why(terminal, runs)["job"]["budget"]) == ("running", "detection")
+    late = terminal.type("submit", "--budget", "detection", "--gpus", "8", "--slice", "1h", *JOB, user="ada")
+    assert (late.code, "its jobs went to tracking" in late.out, "[budget_closed]" in late.out) == (1, True, True), late
+
+    assert terminal.type("cancel", runs, user="ada").code == 0
+    terminal.wait_for(lambda: why(terminal, waits)["job"]["state"] == "running", "the next one runs")
+    charged = {each["budget"] for each in terminal.type("standings", "--json").json["standings"]}
+    assert {"detection", "tracking"} <= charged
+    again = terminal.type("budgets", "create", "detection", "--parent", "vision", "--reason", "once more", user="mia")
+    assert "[name_was_used]" in again.err
+
+
+def test_answers_say_what_becomes_of_jobs_and_what_is_unknown() -> None:
+    full = Jobs(waiting=100, running=2, clusters=("jupiter", "saturn"))
+    assert now("x", full) == "now 100 or more wait for x and 2 run on jupiter, saturn"
+    assert now("x", Jobs(waiting=0, running=0, clusters=())) == "now 0 wait for x and 0 run"
+    assert "is not known" in now("x", None)
+    closed = Closed(revision=2, budget="x", jobs_to="y", jobs=None)
+    assert afterwards(closed).startswith("its jobs: whatever waits go on in y")
