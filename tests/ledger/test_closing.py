@@ -28,7 +28,7 @@ def shares() -> list[Share]:
 
 
 class Row(NamedTuple):
-    """What nlp has posted in its two buckets, what of it lives on; then its (charged, held, owed) and that of those above, or None."""
+    """What nlp has posted in its two buckets, what of it lives on; then its (charged, held, owed) and (charged, held) above."""
 
     posted: int
     live: list[Live]

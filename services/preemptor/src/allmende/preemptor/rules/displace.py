@@ -120,6 +120,6 @@ def most_over_served_first(snapshot: Snapshot, displaceable: tuple[Displaceable,
             unknown.add(budget)
         else:
             keys[budget] = leaf_key(path, snapshot.standings)
-    # The idle, and whoever is left on gathered nodes, may be of a leaf without a standing: unknown is not over-served, so it is last.
+    # The idle, and who is left on gathered nodes, may be of a leaf without a standing: unknown is not over-served, so it is last.
     ranked = [*sorted(closed), *sorted(keys, key=keys.__getitem__, reverse=True), *sorted(unknown)]
     return {budget: rank for rank, budget in enumerate(ranked)}

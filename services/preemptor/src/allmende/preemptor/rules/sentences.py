@@ -55,8 +55,8 @@ def why_evicted(candidate: Displaceable, claim: Claim) -> str:
         return f"the attempt is past its slice and its GPUs are idle, and {claim.budget} claims them"
     if candidate.rule == CLOSED:
         return (
-            f"budget {candidate.attempt.budget} was closed: past its slice nothing is owed to the attempt, and {claim.budget} claims "
-            f"{count(claim.replicas * claim.gpus_per_replica, 'GPU')}"
+            f"budget {candidate.attempt.budget} was closed: past its slice nothing is owed to the attempt, and "
+            f"{claim.budget} claims {count(claim.replicas * claim.gpus_per_replica, 'GPU')}"
         )
     assert candidate.compared is not None, "a rule about ratios has ratios"
     where = "" if candidate.rule == OVER_SERVED_LEAF else " (compared where their paths part, both over budget)"
