@@ -1,8 +1,8 @@
 """Standings that are kept, not taken: facts are folded in as they happen, and at any instant all budgets can be read.
 
 The same numbers as `standings.take` has of today's tree, to the GPU-ms (contract §1, §3), at a cost that grows neither with history
-nor with the number of attempts: what live attempts count is a linear function of time, kept for every budget on the path. Never reads
-a clock.
+nor with the number of attempts: what live attempts count is a linear function of time, kept for every budget on the path. Never
+reads a clock.
 
 - A live attempt counts `gpus x max(slice, used time)`: its hold wears down as its usage grows, and past the slice only usage grows.
 - At each bucket's edge the usage of the bucket is fixed on the path that was in force when it began; the bucket that leaves the
