@@ -9,14 +9,15 @@ from msgspec.structs import replace
 
 from allmende.admission.model.books import Books
 from allmende.admission.model.facts import Altered, Change, Queued, Withdrawn
-from allmende.admission.model.values import Attempt, Job, KnownBudget, KnownRevision
+from allmende.admission.model.values import Attempt, Job, KnownBudget, KnownRevision, Reserved
 from allmende.admission.rules import closing, explaining, life, trees, vetting
 from allmende.proto import subjects
 from allmende.proto.admission import JobChanged, JobGranted, JobQueued, JobRefused, WhyQuery, WhyReply
 from allmende.proto.budget import Budget
+from allmende.proto.placement import NodeReplicas
 from allmende.proto.tree import digest
 from allmende.proto.units import HOUR_MS
-from tests.admission.builders import NOW, TERMS, an_id, attempt, claim, granted_jobs, job, lab, node, run_pass, tree
+from tests.admission.builders import CLUSTER, NOW, TERMS, an_id, attempt, claim, granted_jobs, job, lab, node, run_pass, tree
 from tests.admission.scene import Scene, eventually
 from tests.admission.test_service import furnish
 from tests.servers import Lab
@@ -110,15 +111,15 @@ def test_they_stand_in_line_by_their_first_submission() -> None:
     assert started == [an_id(3), an_id(1), an_id(2), an_id(4)]
 
 
-def test_a_claim_that_was_raised_for_the_closed_budget_is_void() -> None:
-    of = job(1, gpus_per_replica=8)
+def test_what_was_asked_and_gathered_for_the_closed_budget_is_void() -> None:
+    of = job(1, gpus_per_replica=8, reserved=Reserved(CLUSTER, (NodeReplicas("n001", 1),), NOW, NOW, NOW))
     raised = claim(1, of)
     books = books_of(replace(of, claim=raised.claim))
     books.apply(Change(claims=(raised,)))
     change = heard(books, gone("a", "b"))
     assert [type(fact) for fact in change.facts] == [Withdrawn, Altered]
-    assert books.claims == {}
-    assert books.jobs[of.job].claim is None
+    assert (books.claims, books.reserved[CLUSTER]) == ({}, {})
+    assert (books.jobs[of.job].claim, books.jobs[of.job].reserved) == (None, None)
 
 
 def running(**fields: object) -> tuple[Job, Attempt]:
@@ -256,7 +257,7 @@ async def why(scene: Scene, name: str) -> WhyReply:
 
 
 async def test_a_budget_is_closed_while_its_jobs_run_and_wait(scene: Scene) -> None:
-    await scene.start()
+    process = await scene.start()
     await furnish(scene)
     runs = await scene.submit(gpus_per_replica=8)
     grant = await scene.hears(JobGranted)
@@ -272,6 +273,8 @@ async def test_a_budget_is_closed_while_its_jobs_run_and_wait(scene: Scene) -> N
     no = await scene.hears(JobRefused)
     assert (no.job, no.problem.code) == (late, "budget_closed")
     assert scene.said(JobGranted) == [grant]
+    await scene.kill(process)
+    await scene.start()
 
     # What ran is lost, and comes back under the other budget. There the priority of who was moved counts as it did before.
     await scene.ended(grant, "node_lost")

@@ -10,9 +10,13 @@ from allmende.budget.model import Asking, Commit, Intent, Rejection, Tree
 from allmende.budget.rules.trees import close_budget, load_tree, put_budgets
 from allmende.chassis.db import Database
 from allmende.proto import subjects
-from allmende.proto.budget import Budget, BudgetChanged, CloseBudget, PutBudgets, TreeQuery
+from allmende.proto.budget import Budget, BudgetChanged, ChildShare, CloseBudget, PutBudgets, RevisionsQuery, TreeQuery
+from allmende.proto.dated import PlanShares
+from allmende.proto.ids import make_id
 from allmende.proto.message import Problem
+from allmende.proto.units import HOUR_MS
 from tests.budget.builders import budget, tree
+from tests.budget.replicas import replica
 from tests.budget.test_service import asked, committed, db, handlers, heard, load, pieces, refused, serving, whole
 from tests.servers import Lab
 
@@ -151,10 +155,8 @@ async def test_what_was_closed_is_kept_with_where_its_jobs_went(handlers: Handle
     assert committed(await handlers.close_budget("ada", closing("x", "y", 1))) == ("committed", 2)
     assert sorted(await whole(handlers)) == ["a", "b", "lab", "y"]
     assert sorted(await whole(handlers, 1)) == sorted(row.budget for row in TREE)
-    async with db.reading() as connection:
-        kept = await connection.fetch("SELECT definition, jobs_to FROM definition WHERE budget = 'x' ORDER BY from_revision")
-    assert [row["jobs_to"] for row in kept] == [None, "y"]
-    assert kept[1]["definition"] is None
+    past = await handlers.revisions("bob", RevisionsQuery())
+    assert [(row.revision, row.changed, row.jobs_to) for row in past.revisions] == [(2, 1, "y"), (1, 5, None)]
     # The name is not given again, and who comes late is told what he has not seen.
     again = PutBudgets(budgets=(budget("x", "a"),), expected_revision=2, reason="a fresh start")
     assert refused(await handlers.put_budgets("ada", again)) == ["name_was_used"]
@@ -162,6 +164,35 @@ async def test_what_was_closed_is_kept_with_where_its_jobs_went(handlers: Handle
     assert refused(late) == ["stale_revision"]
     assert late.rejected is not None
     assert [each.budget for each in late.rejected.changed] == ["x"]
+
+
+@pytest.mark.parametrize("hour", [1, 3], ids=["that is planned", "that runs"])
+async def test_a_dated_change_passes_over_a_child_that_was_closed(lab: Lab, db: Database, hour: int) -> None:
+    """Its siblings get what was planned for them, and have their old shares back; nothing brings the closed one back."""
+    service = replica(db, lab.clock)
+    await load(service.trees, tree("lab", "a < lab 40%", "b < lab 30%"))
+    planned = PlanShares(
+        change=make_id(1, bytes(10)),
+        parent="lab",
+        children=(ChildShare(budget="a", share_ppm=550_000), ChildShare(budget="b", share_ppm=450_000)),
+        effective_from_ms=lab.clock.now_ms() + 2 * HOUR_MS,
+        effective_until_ms=lab.clock.now_ms() + 5 * HOUR_MS,
+        expected_revision=1,
+        reason="the paper is due",
+    )
+    assert (await service.dated.plan("ada", planned)).dated is not None
+    shares: list[dict[str, int | None]] = []
+    for at in range(6):
+        await service.look()
+        if at == hour:
+            now = (await service.trees.tree("ada", TreeQuery())).revision
+            assert committed(await service.trees.close_budget("ada", closing("b", "a", now)))[0] == "committed"
+        found = await whole(service.trees)
+        shares.append({name: found[name].share_ppm for name in sorted(found) if name != "lab"})
+        lab.clock.advance(HOUR_MS)
+    old, new = {"a": 400_000, "b": 300_000}, {"a": 550_000, "b": 450_000}
+    as_planned = [old, old, new, new, new, old]
+    assert shares == [each if at < hour else {"a": each["a"]} for at, each in enumerate(as_planned)]
 
 
 async def test_over_the_bus_a_manager_closes_and_everybody_hears_where_the_jobs_go(lab: Lab) -> None:

@@ -66,13 +66,13 @@ def test_what_runs_keeps_its_slice_and_what_waits_starts_under_the_other_budget(
 
     alone = close(terminal)
     assert (alone.code, "[jobs_to_missing]" in alone.err) == (1, True), alone
-    assert "now 1 wait for detection and 1 run on " in alone.err
+    assert "jobs of detection now: waiting 1, running 1 (on " in alone.err
     assert "[foreign_place]" in close(terminal, "--jobs-to", "tools").err
     assert "[not_a_manager]" in close(terminal, "--jobs-to", "tracking", user="bob").err
     assert close(terminal, "--jobs-to", "a.b").code == 2
     assert close(terminal, "--jobs-to", "tracking", "--expect", "7").code == 3
     done = close(terminal, "--jobs-to", "tracking")
-    assert done.out.startswith("revision 2 is in force: detection is closed\nits jobs: 1 that wait go on in tracking"), done
+    assert done.out.startswith("revision 2 is in force: detection is closed\nits waiting jobs (1) go on in tracking"), done
     assert "detection" not in terminal.type("budgets").out
 
     terminal.wait_for(lambda: why(terminal, waits)["job"]["budget"] == "tracking", "it has another budget")
@@ -87,14 +87,16 @@ def test_what_runs_keeps_its_slice_and_what_waits_starts_under_the_other_budget(
     terminal.wait_for(lambda: why(terminal, waits)["job"]["state"] == "running", "the next one runs")
     charged = {each["budget"] for each in terminal.type("standings", "--json").json["standings"]}
     assert {"detection", "tracking"} <= charged
+    history = terminal.type("budgets", "history", "--budget", "detection").out
+    assert "mia: the project is over\n  detection: gone\n  its jobs went to tracking\n" in history
     again = terminal.type("budgets", "create", "detection", "--parent", "vision", "--reason", "once more", user="mia")
     assert "[name_was_used]" in again.err
 
 
 def test_answers_say_what_becomes_of_jobs_and_what_is_unknown() -> None:
     full = Jobs(waiting=100, running=2, clusters=("jupiter", "saturn"))
-    assert now("x", full) == "now 100 or more wait for x and 2 run on jupiter, saturn"
-    assert now("x", Jobs(waiting=0, running=0, clusters=())) == "now 0 wait for x and 0 run"
+    assert now("x", full) == "jobs of x now: waiting 100 or more, running 2 (on jupiter, saturn)"
+    assert now("x", Jobs(waiting=0, running=0, clusters=())) == "jobs of x now: waiting 0, running 0"
     assert "is not known" in now("x", None)
     closed = Closed(revision=2, budget="x", jobs_to="y", jobs=None)
-    assert afterwards(closed).startswith("its jobs: whatever waits go on in y")
+    assert afterwards(closed).startswith("its waiting jobs go on in y, each in its place; what runs keeps")

@@ -189,6 +189,8 @@ class RevisionRow(Struct, frozen=True, kw_only=True):
     budgets: Annotated[int, Meta(ge=0, le=MAX_BUDGETS)]
     changed: Annotated[int, Meta(ge=0, le=2 * MAX_BUDGETS)]
     digest: Digest
+    jobs_to: Name | None = None
+    """Of a revision that closed a budget: where its jobs went."""
 
 
 class RevisionsPage(Struct, frozen=True, kw_only=True):

@@ -65,10 +65,11 @@ class ProposalFilter(NamedTuple):
 
 
 class PastRevision(NamedTuple):
-    """A row of the history with the number of budgets that it changed."""
+    """A row of the history with the number of budgets that it changed; where it closed one, with where its jobs went."""
 
     revision: Revision
     changed: int
+    jobs_to: str | None
 
 
 class Change(NamedTuple):

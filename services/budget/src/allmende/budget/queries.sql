@@ -9,7 +9,8 @@ SELECT number, effective_from_ms, author, reason, budgets, digest FROM revision 
 
 -- name: revisions_before
 SELECT number, effective_from_ms, author, reason, budgets, digest,
-    (SELECT count(*) FROM definition WHERE from_revision = number) AS changed
+    (SELECT count(*) FROM definition WHERE from_revision = number) AS changed,
+    (SELECT max(jobs_to) FROM definition WHERE from_revision = number) AS jobs_to
 FROM revision
 WHERE ($1::bigint IS NULL OR number < $1)
     AND ($2::text IS NULL OR EXISTS (SELECT FROM definition WHERE budget = $2 AND from_revision = number))

@@ -178,6 +178,7 @@ def _revision_row(past: PastRevision) -> RevisionRow:
         budgets=revision.budgets,
         changed=past.changed,
         digest=revision.digest,
+        jobs_to=past.jobs_to,
     )
 
 

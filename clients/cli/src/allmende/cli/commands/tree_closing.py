@@ -91,19 +91,17 @@ def now(budget: str, jobs: Jobs | None) -> str:
     """How many jobs a budget has."""
     if jobs is None:
         return f"how many jobs {budget} has is not known, because admission does not answer"
-    where = f" on {', '.join(jobs.clusters)}" if jobs.clusters else ""
-    return f"now {_number(jobs.waiting)} wait for {budget} and {_number(jobs.running)} run{where}"
+    where = f" (on {', '.join(jobs.clusters)})" if jobs.clusters else ""
+    return f"jobs of {budget} now: waiting {_number(jobs.waiting)}, running {_number(jobs.running)}{where}"
 
 
 def afterwards(closed: Closed) -> str:
     """What becomes of its jobs."""
-    if closed.jobs is None:
-        waits, runs = "whatever waits", "whatever runs"
-    else:
-        waits, runs = f"{_number(closed.jobs.waiting)} that wait", f"{_number(closed.jobs.running)} that run"
+    jobs = closed.jobs
+    waiting, running = ("", "") if jobs is None else (f" ({_number(jobs.waiting)})", f" ({_number(jobs.running)})")
     return (
-        f"its jobs: {waits} go on in {closed.jobs_to}, each in its place; {runs} keep their slices and are charged to "
-        f"{closed.budget} until they end"
+        f"its waiting jobs{waiting} go on in {closed.jobs_to}, each in its place; what runs{running} keeps its slice and is "
+        f"charged to {closed.budget} until it ends"
     )
 
 

@@ -32,6 +32,8 @@ class PastChange(Struct, frozen=True, kw_only=True):
     author: str
     reason: str
     changes: tuple[BudgetDiff, ...]
+    jobs_to: str | None
+    """Where the jobs of the budget went that it closed; None: it closed none."""
 
 
 class History(Struct, frozen=True, kw_only=True):
@@ -178,7 +180,12 @@ async def _past(opened: Session, row: RevisionRow, budget: str | None) -> PastCh
     if budget is not None:
         changes = tuple(each for each in changes if each.budget == budget)
     return PastChange(
-        revision=row.revision, effective_from_ms=row.effective_from_ms, author=row.author, reason=row.reason, changes=changes
+        revision=row.revision,
+        effective_from_ms=row.effective_from_ms,
+        author=row.author,
+        reason=row.reason,
+        changes=changes,
+        jobs_to=row.jobs_to,
     )
 
 
@@ -187,6 +194,7 @@ def _told(found: History) -> str:
     for past in found.revisions:
         lines.append(f"revision {past.revision}, {instants.show(past.effective_from_ms)}, {past.author}: {past.reason}")
         lines += [f"  {line}" for line in writes.difference(past.changes)]
+        lines += [f"  its jobs went to {past.jobs_to}"] if past.jobs_to is not None else []
     if found.more:
         lines.append("and older ones; see more with --limit")
     return "\n".join(lines)

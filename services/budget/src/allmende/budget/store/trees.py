@@ -58,7 +58,7 @@ class TreeStore:
     ) -> Sequence[PastRevision]:
         """Up to `limit` revisions, newest first; with a budget, only those that wrote it."""
         rows = await connection.fetch(_SQL["revisions_before"], before, budget, limit)
-        return [PastRevision(Revision(*list(row.values())[:-1]), row["changed"]) for row in rows]
+        return [PastRevision(Revision(*list(row.values())[:-2]), row["changed"], row["jobs_to"]) for row in rows]
 
     async def page_as_of(
         self, connection: Connection, revision: int, after: str, limit: int, differs_from: int | None = None
