@@ -225,6 +225,14 @@ async def test_a_wrong_seed_is_told_and_not_tried_for_ever(lab: Lab) -> None:
         await connect(lab.nats_url, role="user", identity="stranger", seed_file=stranger.seed_file)
 
 
+@pytest.mark.parametrize("content", [b"", b"root:x:0:0", b"SU", b"\xff" * 58, b"A" * 58, b"SUAM" + b"A" * 54])
+async def test_a_file_that_holds_no_seed_is_told(lab: Lab, content: bytes) -> None:
+    seed_file = lab.directory / "spoilt.nk"
+    seed_file.write_bytes(content)
+    with pytest.raises(Misconfigured, match="user 'alice'"):
+        await connect(lab.nats_url, role="user", identity="alice", seed_file=seed_file)
+
+
 async def test_no_server_is_told_in_time(unused_tcp_port: int) -> None:
     with pytest.raises(Transient, match="no NATS at"):
         await connect(f"nats://127.0.0.1:{unused_tcp_port}", role="user", identity="alice", wait_s=0.5)

@@ -11,6 +11,7 @@ from msgspec import Struct
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
+from nkeys import NkeysError  # type: ignore[import-untyped]
 
 from allmende.chassis.bus import asking, publishing
 from allmende.chassis.bus.calls import NO_RESPONDERS, Calls, read_violation, settle, status_of
@@ -329,7 +330,7 @@ async def connect(
     except Misconfigured:
         await _give_up(client)
         raise
-    except (OSError, ValueError, NatsError) as error:
+    except (OSError, ValueError, NatsError, NkeysError) as error:
         await _give_up(client)
         raise Misconfigured(f"cannot connect to NATS at {url} as {role} {identity!r}: {error}") from error
     return bus
