@@ -17,6 +17,7 @@ import pytest
 from allmende.cli import session
 from allmende.cli.commands.run import Output, exit_code
 from allmende.cli.commands.submit import hand_in, job_of
+from allmende.cli.errors import Exit
 from allmende.proto import subjects
 from allmende.proto.ledger import LedgerState, LedgerStateQuery, Posting, PostingsPage, PostingsQuery
 from allmende.proto.user import Payload
@@ -59,7 +60,7 @@ def test_a_refused_command_says_why(terminal: Terminal) -> None:
     assert "no_covering_budget" in terminal.type("run", "--slice", "1h", "--", "true").err
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGHUP, 130)])
 def test_ctrl_c_ends_the_command_and_says_so(terminal: Terminal, number: int, code: int) -> None:
     script = "trap 'echo bye; exit 143' TERM; echo up; while :; do sleep 0.05; done"
     command = [*ALLMENDE, "run", "--lab", str(terminal.folder), "--", "sh", "-c", script]
@@ -70,6 +71,34 @@ def test_ctrl_c_ends_the_command_and_says_so(terminal: Terminal, number: int, co
         out, err = running.communicate(timeout=30)
     # The shell may say that its `sleep` was terminated, too.
     assert (running.returncode, out.endswith("bye\n"), "cancelled" in err) == (code, True, True)
+
+
+def test_a_command_whose_output_nobody_takes_is_stopped(terminal: Terminal) -> None:
+    """It would hold its GPUs for nobody: a closed pipe ends it as it does in a shell, and a full disk with a sentence."""
+    talks = ("sh", "-c", "while echo y; do sleep 0.05; done")
+    command = [*ALLMENDE, "run", "--lab", str(terminal.folder), "--", *talks]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert running.stdout.readline() == "y\n"
+        running.stdout.close()
+        err = running.stderr.read()
+    assert (running.returncode, "was told to stop" in err, "Traceback" in err) == (Exit.UNREAD, True, False), err
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment(), timeout=30, check=False)
+    assert (done.returncode, "was told to stop" in done.stderr, "Traceback" in done.stderr) == (Exit.UNWRITTEN, True, False), done
+    terminal.wait_for(lambda: not terminal.type("jobs", "--state", "running", "--json").json["jobs"], "they have left their GPUs")
+
+
+def test_ctrl_c_is_not_lost_in_an_outage(terminal: Terminal) -> None:
+    command = [*ALLMENDE, "run", "--lab", str(terminal.folder), "--", "sh", "-c", "echo up; sleep 60"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "up\n"
+        terminal.kill("allmende.admission")
+        running.send_signal(signal.SIGINT)
+        _, err = running.communicate(timeout=50)
+    assert (running.returncode, "cancelled" in err) == (130, True), err
 
 
 class Books(NamedTuple):

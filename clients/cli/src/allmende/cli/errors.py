@@ -15,6 +15,10 @@ class Exit(IntEnum):
     """Somebody else changed the same thing first; read it again."""
     UNREACHABLE = 69
     """Nobody answered (sysexits.h: EX_UNAVAILABLE)."""
+    UNWRITTEN = 74
+    """What was asked is done, but the answer could not be written (sysexits.h: EX_IOERR)."""
+    UNREAD = 141
+    """Nobody read the output of `allmende run` to its end (a shell's word for SIGPIPE)."""
 
 
 class CommandFailed(Exception):

@@ -1,9 +1,11 @@
 """`allmende run`: a command as it would run here, on GPUs that the lab grants. Waits, shows its output, ends with its exit code."""
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +13,7 @@ import msgspec
 import typer
 from msgspec import Struct
 
-from allmende.cli import session
+from allmende.cli import render, session
 from allmende.cli.commands.submit import LONGEST_NAME, duration, environment_of, hand_in, job_of
 from allmende.cli.errors import CommandFailed, Exit
 from allmende.cli.place import environment
@@ -41,6 +43,17 @@ class Ran(Struct, frozen=True, kw_only=True):
     job: str
     outcome: JobOutcome
     exit_code: int
+
+
+class Unread(Exception):
+    """The output of the command is taken by nobody: the pipe or the terminal is closed, or a disk is full.
+
+    A command that ran here would be ended by that (a pipe), or be told by its own write; so it is stopped.
+    """
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"its output cannot be written ({error.strerror or error})")
+        self.exit_code = Exit.UNREAD if isinstance(error, BrokenPipeError) else Exit.UNWRITTEN
 
 
 class Output:
@@ -128,8 +141,10 @@ async def _run(lab: Path | None, job: Mapping[str, object]) -> Ran:
         waiting = _Waiting(opened, body.job)
         for message in (JobEnded, JobRefused):
             await opened.bus.watch(f"{BY_MESSAGE[message].prefix}.{body.user}.{body.job}", waiting.hear)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, waiting.interrupt)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # Whoever starts it with nohup, or in the background of a script, has these signals ignored.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                asyncio.get_running_loop().add_signal_handler(number, waiting.interrupt)
         outcome = await hand_in(opened, body, opened.now_ms())
         for warning in outcome.warnings:
             _tell(f"warning: {warning.sentence}")
@@ -150,6 +165,7 @@ class _Waiting:
         self._stir = asyncio.Event()
         self._interrupts = 0
         self._cancelled = False
+        self._cancel_again_at = 0.0
         self._told = False
 
     def hear(self, _subject: str, data: bytes) -> None:
@@ -177,17 +193,24 @@ class _Waiting:
             if self._refused is not None:
                 # It had been queued: what it asks for was known to be impossible only later.
                 raise self._refused
-            self._output.copy()
+            try:
+                self._output.copy()
+            except Unread as unread:
+                await self._cancel(loop.time())
+                raise self._left(unread.exit_code) from None
             if self._interrupts:
-                await self._cancel()
+                await self._cancel(loop.time())
                 if self._interrupts > 1:
-                    raise CommandFailed(Exit.UNREACHABLE, f"left job {self._job}, which was told to stop and has its grace")
+                    raise self._left(Exit.UNREACHABLE)
             if loop.time() - asked > ASK_S or (not self._told and not self._output.seen and loop.time() - began > QUIET_S):
                 asked = loop.time()
                 await self._ask()
             await self._pause()
-        self._output.copy()
         outcome, code = self._ended
+        try:
+            self._output.copy()
+        except Unread as unread:
+            raise CommandFailed(unread.exit_code, f"job {self._job} has ended, but {unread}") from None
         self._explain(outcome)
         return Ran(job=self._job, outcome=outcome, exit_code=exit_code(outcome, code))
 
@@ -199,11 +222,22 @@ class _Waiting:
         except TimeoutError:
             return
 
-    async def _cancel(self) -> None:
-        if not self._cancelled:
-            self._cancelled = True
-            _tell("telling it to stop; Ctrl-C once more leaves it to its grace")
+    async def _cancel(self, now_s: float) -> None:
+        """Tell it to stop, again and again until somebody has heard it: a job that runs on unseen is worse than a late end."""
+        if self._cancelled or now_s < self._cancel_again_at:
+            return
+        self._cancel_again_at = now_s + ASK_S
+        _tell("telling it to stop; Ctrl-C once more leaves it to its grace")
+        try:
             await self._opened.ask(subjects.CANCEL, CancelJob(job=self._job), Cancelled)
+            self._cancelled = True
+        except CommandFailed as failed:
+            _tell(str(failed))
+
+    def _left(self, code: Exit) -> CommandFailed:
+        if self._cancelled:
+            return CommandFailed(code, f"left job {self._job}, which was told to stop and has its grace")
+        return CommandFailed(code, f"left job {self._job}, which may run on: stop it with `allmende cancel {self._job}`")
 
     async def _ask(self) -> None:
         """What became of it, from admission: the bus may have been away when it said so. And, once, what it waits for."""
@@ -242,9 +276,22 @@ def exit_code(outcome: JobOutcome, code: int | None) -> int:
 
 
 def _show(piece: bytes) -> None:
-    sys.stdout.buffer.write(piece)
-    sys.stdout.buffer.flush()
+    """Hand output on.
+
+    Raises:
+        Unread: nobody takes it any more.
+    """
+    try:
+        sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        # What is left in the buffer would fail once more at the end of this process, and with a traceback.
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        raise Unread(error) from None
 
 
 def _tell(words: str) -> None:
-    typer.echo(f"allmende: {words}", err=True)
+    # The terminal may be gone, and what is on its way, such as an order to stop, is not to fail with it.
+    with suppress(OSError):
+        typer.echo(render.harmless(f"allmende: {words}"), err=True)
