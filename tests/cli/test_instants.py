@@ -27,5 +27,11 @@ def test_what_is_no_instant_is_refused_with_one_that_would_be(text: str) -> None
         instants.read("--from", text, NOW_MS)
 
 
+@pytest.mark.parametrize("text", ["1969-12-31T23:59Z", "0001-01-01T00:00Z", "2100-01-01T00:01Z", "9999-12-31T23:59Z", "300000d"])
+def test_what_no_message_can_say_is_refused_before_it_is_sent(text: str) -> None:
+    with pytest.raises(CommandFailed, match="is not between 1970 and 2100"):
+        instants.read("--from", text, NOW_MS)
+
+
 def test_an_instant_is_shown_to_the_minute() -> None:
     assert instants.show(NOW_MS) == "2023-11-14T22:13Z"

@@ -1,6 +1,7 @@
 """A policy as a file says it: what is written is what is read, and a mistake is named."""
 
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,6 +54,25 @@ def test_keys_are_changed_one_by_one(sentence: str, said: list[str], expected: d
     document = policies.document_of(Policy(**before))
     after = policies.policy_of(policies.changed(document, [policies._pair(each) for each in said]))
     assert after == Policy(**(before | expected)), sentence
+
+
+@pytest.mark.parametrize(
+    ("sentence", "name", "content", "words"),
+    [
+        ("JSON in JSON in JSON", "p.json", b"[" * 60_000, "deeper"),
+        ("TOML likewise", "p.toml", b"a = " + b"[" * 30_000, "deeper"),
+        ("no UTF-8", "p.toml", b"\xff", "cannot be read"),
+        ("no table", "p.json", b"[]", "not a document"),
+        ("too long", "p.toml", b"#" * (policies.MAX_FILE_BYTES + 1), "larger"),
+        ("cut off", "p.json", b'{"mode": ', "cannot be read"),
+        ("not there", "q.toml", None, "cannot be read"),
+    ],
+)
+def test_a_file_that_is_no_policy_is_told(sentence: str, name: str, content: bytes | None, words: str, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=words):
+        policies._read(tmp_path / name)
 
 
 @pytest.mark.parametrize(

@@ -3,21 +3,33 @@
 from datetime import UTC, datetime
 
 from allmende.cli.errors import CommandFailed, Exit
-from allmende.proto.units import Ms, parse_duration
+from allmende.proto.units import LATEST_INSTANT_MS, Ms, parse_duration
 
 
 def read(option: str, text: str | None, now_ms: Ms) -> Ms | None:
     """The instant that an option names; None where it is not given.
 
     Raises:
-        CommandFailed: it is neither a duration nor an instant with a time zone.
+        CommandFailed: it is neither a duration nor an instant with a time zone, or before 1970, or after what any message can say.
     """
     if text is None:
         return None
+    at_ms = _ahead(text, now_ms)
+    if at_ms is None:
+        at_ms = _at(option, text)
+    if not 0 <= at_ms <= LATEST_INSTANT_MS:
+        raise CommandFailed(Exit.USAGE, f"{option} {text!r} is not between 1970 and {show(LATEST_INSTANT_MS)[:4]}")
+    return at_ms
+
+
+def _ahead(text: str, now_ms: Ms) -> Ms | None:
     try:
         return now_ms + parse_duration(text)
     except ValueError:
-        pass
+        return None
+
+
+def _at(option: str, text: str) -> Ms:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:

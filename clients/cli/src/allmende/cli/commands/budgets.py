@@ -137,8 +137,7 @@ def set_(
     ],
     reason: ReasonOption,
     cluster: Annotated[
-        str | None,
-        typer.Option("--cluster", metavar="CLUSTER", help="Set what holds on this cluster alone; `unset`: as everywhere."),
+        str | None, session.name_option("Set what holds on this cluster alone; `unset`: as everywhere.", "CLUSTER")
     ] = None,
     from_: FromOption = None,
     until: UntilOption = None,
@@ -155,6 +154,9 @@ def set_(
 
     async def work() -> None:
         async with session.opened(lab) as opened:
+            if any(child.share_ppm is not None for child in children):
+                # What holds on a cluster that is gone, or was misspelt, may still be taken back.
+                opened.check_cluster(cluster)
             before = await fetch_tree(opened)
             expected = before.revision if expect is None else expect
             if from_ is not None or until is not None:

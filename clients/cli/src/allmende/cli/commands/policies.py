@@ -243,6 +243,8 @@ def _read(file: Path) -> Document:
         document = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise ValueError(f"{file} cannot be read: {error.strerror or error}") from None
+    except RecursionError:
+        raise ValueError(f"{file} is nested deeper than a policy can be") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"{file} cannot be read: {error}") from None
     if not isinstance(document, dict):
