@@ -1,12 +1,16 @@
 """What people read: durations, ratios, tables that keep words whole, the demo's line and verdict. Pure."""
 
 from datetime import UTC, datetime
+from functools import reduce
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from rich.console import Console
+from rich.console import Console, Group
+from rich.text import Text
+from rich.tree import Tree
 
 from allmende.cli import render
 from allmende.cli.demo import live, summary
@@ -72,6 +76,30 @@ def test_a_sentence_takes_several_lines_and_is_complete() -> None:
     lines = drawn(render.table("t", ("JOB", "BECAUSE~"), [("ab0gtfa2", sentence)]), 60)[2:]
     assert len(lines) > 1
     assert " ".join(line.removeprefix("ab0gtfa2").strip() for line in lines) == sentence
+
+
+@pytest.mark.parametrize(
+    "spoilt", ["a\x1b[2Jb", "a\x1b]0;t\x07b", "a\x9b2Jb", "a\x00b", "a\x7fb", "a\rb", "a\u202eb", "a\u2066b", "a\u2028b"]
+)
+@pytest.mark.parametrize("tty", [False, True])
+def test_nobodys_text_commands_a_terminal(spoilt: str, tty: bool) -> None:
+    """Names, titles and reasons are anybody's: whoever lists them sees them, and his terminal obeys none of them."""
+    whole = Group(f"{spoilt} said", render.table(spoilt, ("NAME", "WHY~"), [(spoilt, spoilt)]), Tree(Text(spoilt)))
+    console = Console(width=200, markup=False, highlight=False, force_terminal=tty, no_color=True, file=StringIO())
+    console.print(render.Harmless(whole))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]  # the StringIO above
+    assert "a" in shown
+    assert "b" in shown
+    ours = ("\x1b[1m", "\x1b[3m", "\x1b[0m")
+    assert not any(
+        each in reduce(lambda text, code: text.replace(code, ""), ours, shown)
+        for each in "\x1b\x9b\x07\x00\x7f\r\u202e\u2066\u2028"
+    )
+
+
+def test_a_row_is_a_row_whatever_its_texts() -> None:
+    rows = [("one\ntwo", "three\r\n\nfour"), ("five", "six\u2029seven")]
+    assert drawn(render.table("t", ("NAME", "WHY~"), rows), 200)[2:] == ["one two  three  four", "five     six seven"]
 
 
 def test_brackets_in_a_name_are_text() -> None:

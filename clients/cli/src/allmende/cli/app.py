@@ -26,7 +26,8 @@ app = typer.Typer(
     name="allmende",
     cls=elsewhere.Commands,
     help="GPU time as budgets: shares decided before any job exists, and starts that follow them.",
-    epilog="Exit codes: 0 done, 1 refused, 2 wrong command line or file, 3 somebody changed it first, 69 nobody answered.",
+    epilog="Exit codes: 0 done, 1 refused, 2 wrong command line or file, 3 somebody changed it first, 69 nobody answered, "
+    "74 the answer could not be written.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from io import StringIO
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -21,6 +22,11 @@ MARKS = "#~?"
 GAP = 2
 # Narrower than this a sentence is not readable any more.
 SENTENCE_WIDTH = 36
+# What a terminal obeys instead of showing it: control characters (C0 without the line's end, DEL, C1), separators of lines, and
+# those that turn the direction of what follows.
+_OBEYED = dict.fromkeys(
+    (*range(10), *range(11, 32), *range(127, 160), *range(0x2028, 0x202F), *range(0x2066, 0x206A)), "\N{REPLACEMENT CHARACTER}"
+)
 
 
 def short(identifier: str) -> str:
@@ -65,18 +71,35 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
+def harmless(text: str) -> str:
+    """Anybody's text as a terminal may have it: what it would obey is marked instead. Names, titles and reasons are anybody's."""
+    return text.translate(_OBEYED)
+
+
+class Harmless:
+    """Something drawn, with our own colours and without what anybody's text in it would make a terminal do."""
+
+    def __init__(self, drawn: RenderableType) -> None:
+        self.drawn = drawn
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The same pieces, each with its own style."""
+        for piece in console.render(self.drawn, options):
+            yield piece if piece.control else Segment(harmless(piece.text), piece.style)
+
+
 class Listing:
     """A table that leaves words whole: ids and names are never folded, and sentences only between words. Columns without names have
     no head.
 
     A column's last letters say what it holds: `#` numbers, to the right; `~` sentences, which may take several lines; `?` what may
-    be left out on a narrow screen, the last such column first.
+    be left out on a narrow screen, the last such column first. A row is a row: line breaks in a text are spaces here.
     """
 
     def __init__(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         self.title = title
         self.columns = tuple(columns)
-        self.rows = [tuple(row) for row in rows]
+        self.rows = [tuple(" ".join(cell.splitlines()) for cell in row) for row in rows]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Title, head and rows; a listing without rows is its title."""

@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -16,6 +17,7 @@ from allmende.chassis.clock import parse_clock
 from allmende.chassis.entropy import RandomIds
 from allmende.chassis.errors import Misconfigured, Transient
 from allmende.chassis.ports import Bus, Clock, Ids
+from allmende.cli import render
 from allmende.cli.errors import CommandFailed, Exit
 from allmende.cli.place import Place, environment, find, person
 from allmende.proto.envelope import Refusal
@@ -154,30 +156,45 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 def fail(failed: CommandFailed) -> NoReturn:
     """Say why and leave."""
     code = f" [{failed.code}]" if failed.code else ""
-    typer.echo(f"allmende: {failed}{code}", err=True)
+    typer.echo(render.harmless(f"allmende: {failed}{code}"), err=True)
     raise typer.Exit(int(failed.exit_code))
 
 
-def console() -> Console:
+def console(file: StringIO | None = None) -> Console:
     """Where tables and lines for people go. Brackets in people's texts are no markup."""
-    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, markup=False, highlight=False)
+    width = None if file is None and sys.stdout.isatty() else PIPE_WIDTH
+    return Console(file=file, width=width, markup=False, highlight=False)
+
+
+def put(text: str, *, nl: bool = True) -> None:
+    """Write to standard output; leave where it takes no more, such as a file on a full disk.
+
+    Raises:
+        BrokenPipeError: nobody reads on; the command ends in silence.
+    """
+    try:
+        typer.echo(text, nl=nl)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        sentence = f"it is done, but the answer cannot be written: {error.strerror or error}"
+        fail(CommandFailed(Exit.UNWRITTEN, sentence))
 
 
 def print_out(drawn: RenderableType) -> None:
     """Print for people. Through a pipe: whole lines, however long, without colours and without spaces at their ends."""
     if sys.stdout.isatty():
-        console().print(drawn)
+        console().print(render.Harmless(drawn))
         return
-    wide = console()
-    with wide.capture() as captured:
-        wide.print(drawn)
-    typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    lines = StringIO()
+    console(lines).print(render.Harmless(drawn))
+    put("\n".join(line.rstrip() for line in lines.getvalue().splitlines()))
 
 
 def show(value: Struct | dict[str, Any], drawn: RenderableType, as_json: bool) -> None:
     """Print one answer, for programs or for people."""
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(value)))
+        put(msgspec.json.format(msgspec.json.encode(value)).decode())
     else:
         print_out(drawn)
 
@@ -193,7 +210,7 @@ async def repeatedly(fetch: Callable[[], Awaitable[tuple[Struct, RenderableType]
         while True:
             value, drawn = await fetch()
             if as_json:
-                typer.echo(msgspec.json.encode(value))
+                put(msgspec.json.encode(value).decode())
             else:
                 print_out(drawn)
             await asyncio.sleep(REDRAW_S)
@@ -203,8 +220,8 @@ async def _redraw(fetch: Callable[[], Awaitable[tuple[Struct, RenderableType]]])
     from rich.live import Live
 
     _, drawn = await fetch()
-    with Live(drawn, console=console(), auto_refresh=False, screen=True) as live:
+    with Live(render.Harmless(drawn), console=console(), auto_refresh=False, screen=True) as live:
         while True:
-            live.update(drawn, refresh=True)
+            live.update(render.Harmless(drawn), refresh=True)
             await asyncio.sleep(REDRAW_S)
             _, drawn = await fetch()

@@ -271,6 +271,6 @@ def check_forms(as_json: bool, as_csv: bool) -> None:
 def print_answer(value: Struct, separated: str, drawn: RenderableType, as_json: bool, as_csv: bool) -> None:
     """Print one answer in the form that was asked for."""
     if as_csv:
-        typer.echo(separated)
+        session.put(separated)
     else:
         session.show(value, drawn, as_json)

@@ -123,7 +123,7 @@ def export(
         async with session.opened(lab) as opened:
             text = write_tree((await past_tree(opened, revision, at)).budgets)
         if file is None:
-            typer.echo(text, nl=False)
+            session.put(text, nl=False)
             return
         try:
             with file.open("x", encoding="utf-8", newline="\n") as opened_file:
