@@ -141,10 +141,10 @@ async def _run(lab: Path | None, job: Mapping[str, object]) -> Ran:
         waiting = _Waiting(opened, body.job)
         for message in (JobEnded, JobRefused):
             await opened.bus.watch(f"{BY_MESSAGE[message].prefix}.{body.user}.{body.job}", waiting.hear)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # Whoever starts it with nohup, or in the background of a script, has these signals ignored.
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                asyncio.get_running_loop().add_signal_handler(number, waiting.interrupt)
+        # Whoever starts it with nohup wants it to outlive the terminal.
+        hang_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+        for number in (signal.SIGINT, signal.SIGTERM, *hang_up):
+            asyncio.get_running_loop().add_signal_handler(number, waiting.interrupt)
         outcome = await hand_in(opened, body, opened.now_ms())
         for warning in outcome.warnings:
             _tell(f"warning: {warning.sentence}")
