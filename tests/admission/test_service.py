@@ -19,13 +19,13 @@ from allmende.proto.admission import (
     JobRefused,
     JobsQuery,
     NodesQuery,
-    PayloadQuery,
     QueueQuery,
     WhyQuery,
 )
 from allmende.proto.budget import Budget
 from allmende.proto.envelope import Refusal
 from allmende.proto.message import MessageRefused
+from allmende.proto.payload import PayloadQuery
 from allmende.proto.units import HOUR_MS
 from tests.admission.scene import PATIENCE_S, Scene
 from tests.servers import Lab

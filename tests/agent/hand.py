@@ -8,10 +8,10 @@ from allmende.chassis import rpc
 from allmende.chassis.errors import Transient
 from allmende.chassis.outbox import draft, seal
 from allmende.chassis.ports import Bus, Clock, Ids
-from allmende.proto.admission import PayloadQuery, PayloadReply
 from allmende.proto.envelope import Envelope, Refusal, decode
 from allmende.proto.ledger import UsageConfirmed
 from allmende.proto.message import Message
+from allmende.proto.payload import PayloadQuery, PayloadReply
 from allmende.proto.subjects import PAYLOAD, SUBJECTS
 from allmende.proto.user import Payload
 from tests.agent.builders import job

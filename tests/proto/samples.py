@@ -16,6 +16,7 @@ from allmende.proto.admission import (
 )
 from allmende.proto.agent import AttemptEnded, AttemptStarted, Counter, FreedGpus, GpuFreed, NodeReported, UsageTick
 from allmende.proto.budget import Budget, BudgetChanged, RevisionComplete
+from allmende.proto.demand import Asked
 from allmende.proto.envelope import Envelope
 from allmende.proto.ids import make_id
 from allmende.proto.ledger import ConfirmedCounter, UsageConfirmed, UsageStanding
@@ -187,6 +188,15 @@ LEDGER: tuple[Message, ...] = (
     ),
     UsageConfirmed(cluster="c1", attempts=(ATTEMPT,), counters=(ConfirmedCounter(attempt=ATTEMPT, replica=1, epoch=2, seq=33),)),
 )
+ASKED = Asked(
+    budget="detection",
+    submitted_at_ms=T0,
+    clusters=("c1", "c2"),
+    replicas=2,
+    gpus_per_replica=8,
+    gpu_model="h100",
+    slice_ms=SLICE,
+)
 ADMISSION: tuple[Message, ...] = (
     JobQueued(
         user="ada",
@@ -196,6 +206,7 @@ ADMISSION: tuple[Message, ...] = (
         after_attempt=ATTEMPT,
         warnings=(Problem(code="slice_short", sentence="the slice is shorter than the stated runtime"),),
         blockers=(Blocker(code="no_room", sentence="needs 16 GPUs, 4 are free"),),
+        asked=ASKED,
     ),
     JobRefused(user="ada", job=JOB, problem=PROBLEM),
     JobGranted(
@@ -218,6 +229,7 @@ ADMISSION: tuple[Message, ...] = (
         tree_revision=3,
         usage_revision=1_234,
         claim=CLAIM,
+        asked=ASKED,
     ),
     AttemptProtected(cluster="c1", attempt=ATTEMPT, job=JOB, budget="detection", started_at_ms=T0, protected_until_ms=T0 + SLICE),
     AttemptStopOrdered(cluster="c1", attempt=ATTEMPT, job=JOB, reason="max_runtime", grace_ms=120_000, fence=2),
@@ -231,8 +243,9 @@ ADMISSION: tuple[Message, ...] = (
         submitted_at_ms=T0,
         first_started_at_ms=T0 + 1,
         ended_at_ms=T0 + MINUTE_MS,
+        asked=ASKED,
     ),
-    JobChanged(user="ada", job=JOB, held=True, priority=-5, slice_ms=SLICE, author="olga", budget="detection"),
+    JobChanged(user="ada", job=JOB, held=True, priority=-5, slice_ms=SLICE, author="olga", budget="detection", asked=ASKED),
     ClaimRaised(
         cluster="c1",
         claim=CLAIM,

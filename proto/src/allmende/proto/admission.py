@@ -4,10 +4,11 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
+from allmende.proto.demand import Asked
 from allmende.proto.ids import Id, Name
 from allmende.proto.message import Code, Message, Problem, Text
 from allmende.proto.units import Amount, GpuCount, Instant, Sequence, Span
-from allmende.proto.user import Kind, Payload
+from allmende.proto.user import Kind
 
 Replicas = Annotated[int, Meta(ge=1, le=4_096)]
 JobOutcome = Literal["finished", "failed", "cancelled", "preempted", "max_runtime", "refused"]
@@ -41,6 +42,7 @@ class JobQueued(Message, frozen=True, kw_only=True):
     after_attempt: Id | None = None
     warnings: tuple[Problem, ...] = ()
     blockers: Annotated[tuple[Blocker, ...], Meta(max_length=20)] = ()
+    asked: Asked | None = None
 
 
 class JobRefused(Message, frozen=True, kw_only=True):
@@ -81,6 +83,7 @@ class JobGranted(Message, frozen=True, kw_only=True):
     tree_revision: Sequence
     usage_revision: Sequence
     claim: Id | None = None
+    asked: Asked | None = None
 
 
 class AttemptProtected(Message, frozen=True, kw_only=True):
@@ -123,6 +126,7 @@ class JobEnded(Message, frozen=True, kw_only=True):
     submitted_at_ms: Instant
     first_started_at_ms: Instant | None = None
     ended_at_ms: Instant
+    asked: Asked | None = None
 
 
 class JobChanged(Message, frozen=True, kw_only=True):
@@ -140,6 +144,7 @@ class JobChanged(Message, frozen=True, kw_only=True):
     slice_ms: Span
     author: Name
     budget: Name | None = None
+    asked: Asked | None = None
 
 
 class ClaimRaised(Message, frozen=True, kw_only=True):
@@ -481,17 +486,3 @@ class HistoryPage(Struct, frozen=True, kw_only=True):
 
     jobs: tuple[PastJob, ...]
     next_after: PastMark | None = None
-
-
-class PayloadQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An agent asks what a granted attempt runs. Only for attempts on its own cluster that have not ended."""
-
-    attempt: Id
-
-
-class PayloadReply(Struct, frozen=True, kw_only=True):
-    """What the attempt runs."""
-
-    attempt: Id
-    job: Id
-    payload: Payload

@@ -17,6 +17,7 @@ from allmende.proto import (
     dated,
     ledger,
     notices,
+    payload,
     policy,
     preemptor,
     proposals,
@@ -105,8 +106,8 @@ SUBJECTS: tuple[Subject, ...] = (
     ),
     _row(ledger.UsageConfirmed, "ledger", "cluster", "DECISIONS", ("ledger",), ("agent",)),
     # Admission.
-    _row(admission.JobQueued, "admission", "user job", "DECISIONS", ("admission",), WATCHERS),
-    _row(admission.JobRefused, "admission", "user job", "DECISIONS", ("admission",), WATCHERS),
+    _row(admission.JobQueued, "admission", "user job", "DECISIONS", ("admission",), ("ledger", *WATCHERS)),
+    _row(admission.JobRefused, "admission", "user job", "DECISIONS", ("admission",), ("ledger", *WATCHERS)),
     _row(
         admission.JobGranted,
         "admission",
@@ -119,8 +120,8 @@ SUBJECTS: tuple[Subject, ...] = (
         admission.AttemptProtected, "admission", "cluster attempt", "DECISIONS", ("admission",), ("ledger", "preemptor", *WATCHERS)
     ),
     _row(admission.AttemptStopOrdered, "admission", "cluster attempt", "DECISIONS", ("admission",), ("agent", *WATCHERS)),
-    _row(admission.JobEnded, "admission", "user job", "DECISIONS", ("admission",), WATCHERS),
-    _row(admission.JobChanged, "admission", "user job", "DECISIONS", ("admission",), WATCHERS),
+    _row(admission.JobEnded, "admission", "user job", "DECISIONS", ("admission",), ("ledger", *WATCHERS)),
+    _row(admission.JobChanged, "admission", "user job", "DECISIONS", ("admission",), ("ledger", *WATCHERS)),
     _row(admission.ClaimRaised, "admission", "cluster claim", "DECISIONS", ("admission",), ("preemptor", *WATCHERS)),
     _row(admission.ClaimWithdrawn, "admission", "cluster claim", "DECISIONS", ("admission",), ("preemptor", *WATCHERS)),
     _row(admission.NodeClosed, "admission", "cluster node", "DECISIONS", ("admission",), ("preemptor", *WATCHERS)),
@@ -269,9 +270,7 @@ SET_POLICY = Request(
 CHANGE = Request(
     service="admission", verb="change", request=admission.ChangeJob, reply=admission.Changed, asks=PEOPLE, changes=True
 )
-PAYLOAD = Request(
-    service="admission", verb="payload", request=admission.PayloadQuery, reply=admission.PayloadReply, asks=("agent",)
-)
+PAYLOAD = Request(service="admission", verb="payload", request=payload.PayloadQuery, reply=payload.PayloadReply, asks=("agent",))
 CORDON = Request(
     service="preemptor", verb="cordon", request=preemptor.CordonNodes, reply=preemptor.DrainPage, asks=("operator",), changes=True
 )

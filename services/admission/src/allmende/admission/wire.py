@@ -34,7 +34,7 @@ from allmende.admission.model.values import (
 )
 from allmende.admission.rules.explaining import Waiting, rule
 from allmende.admission.rules.life import End, Order
-from allmende.proto import admission, policy
+from allmende.proto import admission, demand, policy
 from allmende.proto.agent import AttemptEnded, NodeReported
 from allmende.proto.budget import BudgetChanged, RevisionComplete
 from allmende.proto.ledger import UsageStanding
@@ -224,6 +224,7 @@ def message(fact: Fact, fence: int, now_ms: Ms, stop_grace_ms: Ms) -> Message:
                 slice_ms=job_.slice_ms,
                 author=author,
                 budget=job_.budget,
+                asked=msgspec.convert(job_, demand.Asked, from_attributes=True),
             )
         case Decreed(known):
             return policy.PolicyChanged(
@@ -255,6 +256,7 @@ def _queued(fact: Queued) -> admission.JobQueued:
         after_attempt=fact.after_attempt,
         warnings=tuple(problem(warning) for warning in fact.warnings),
         blockers=blockers(fact.blockers),
+        asked=msgspec.convert(fact.job, demand.Asked, from_attributes=True),
     )
 
 
@@ -280,6 +282,7 @@ def _granted(fact: Granted, fence: int) -> admission.JobGranted:
         tree_revision=fact.tree_revision,
         usage_revision=fact.usage_revision,
         claim=attempt.claim,
+        asked=msgspec.convert(job, demand.Asked, from_attributes=True),
     )
 
 
@@ -308,6 +311,7 @@ def _ended(job: Job, exit_code: int | None, now_ms: Ms) -> admission.JobEnded:
         submitted_at_ms=job.submitted_at_ms,
         first_started_at_ms=job.first_started_at_ms,
         ended_at_ms=now_ms if job.ended_at_ms is None else job.ended_at_ms,
+        asked=msgspec.convert(job, demand.Asked, from_attributes=True),
     )
 
 

@@ -29,6 +29,7 @@ from allmende.ledger.model import (
 )
 from allmende.ledger.rules.aging import Weights
 from allmende.ledger.rules.books import Steps
+from allmende.ledger.rules.demand import Demand
 from allmende.ledger.rules.posting import BucketKey
 from allmende.ledger.rules.quarantine import Held
 from allmende.ledger.rules.standings import Charges, Era, Tree, Window
@@ -226,3 +227,16 @@ class Verifying(Protocol):
 
     async def terms(self, connection: Connection, cluster: str, steps: Steps) -> list[Terms]:
         """Postings in the steps that are not on the terms of their attempt's grant."""
+
+
+class Demands(Protocol):
+    """What jobs ask for."""
+
+    async def lock(self, tx: Transaction) -> None:
+        """Only one replica takes in words about jobs at a time."""
+
+    async def demands(self, tx: Transaction, jobs: Iterable[str]) -> dict[str, Demand]:
+        """What is known of some jobs."""
+
+    async def save(self, tx: Transaction, demands: Iterable[Demand]) -> None:
+        """Write demands as they are now known."""

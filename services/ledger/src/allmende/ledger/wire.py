@@ -18,11 +18,13 @@ from allmende.ledger.model import (
     Started,
 )
 from allmende.ledger.rules.books import Books
+from allmende.ledger.rules.demand import JobEnd, Said, Want, Word
 from allmende.ledger.rules.tree import Revision
 from allmende.proto import ledger
-from allmende.proto.admission import AttemptProtected, JobGranted
+from allmende.proto.admission import AttemptProtected, JobChanged, JobEnded, JobGranted, JobQueued, JobRefused
 from allmende.proto.agent import AttemptEnded, AttemptStarted, Counter, NodeReported
 from allmende.proto.budget import RevisionComplete
+from allmende.proto.demand import Asked
 from allmende.proto.message import MessageRefused, Problem
 from allmende.proto.subjects import publisher_of
 from allmende.proto.units import Ms
@@ -59,6 +61,25 @@ def fact(event: str, body: JobGranted | AttemptStarted | AttemptProtected | Atte
             return Protected(event, body.cluster, body.attempt, body.started_at_ms, body.protected_until_ms)
         case AttemptEnded():
             return Ended(event, body.cluster, body.attempt, body.ended_at_ms, body.outcome)
+
+
+def word(said: Said, body: JobQueued | JobGranted | JobChanged | JobEnded | JobRefused) -> Word:
+    """What a message says of a job's demand. A refusal has no instant of its own but when it was said."""
+    match body:
+        case JobRefused():
+            return Word(said, body.job, None, JobEnd(said[0], "refused", None))
+        case JobEnded():
+            end = JobEnd(body.ended_at_ms, body.outcome, body.first_started_at_ms)
+            return Word(said, body.job, _want(body.asked), end)
+        case JobQueued() | JobGranted() | JobChanged():
+            return Word(said, body.job, _want(body.asked), None)
+
+
+def _want(asked: Asked | None) -> Want | None:
+    if asked is None:
+        return None
+    gpus = asked.replicas * asked.gpus_per_replica
+    return Want(asked.budget, asked.submitted_at_ms, asked.clusters, gpus, asked.gpu_model, asked.slice_ms)
 
 
 def step(body: NodeReported) -> NodeStep:

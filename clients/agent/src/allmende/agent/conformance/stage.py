@@ -16,9 +16,9 @@ from allmende.chassis.embedded import NatsServer, start_nats
 from allmende.chassis.entropy import RandomIds
 from allmende.chassis.errors import Transient
 from allmende.chassis.outbox import draft, seal
-from allmende.proto.admission import PayloadQuery, PayloadReply
 from allmende.proto.envelope import Refusal, decode
 from allmende.proto.message import Message
+from allmende.proto.payload import PayloadQuery, PayloadReply
 from allmende.proto.permissions import UserRole
 from allmende.proto.subjects import PAYLOAD
 from allmende.proto.units import Ms

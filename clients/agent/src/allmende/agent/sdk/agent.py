@@ -16,11 +16,12 @@ from allmende.chassis.clock import real_seconds
 from allmende.chassis.errors import Transient
 from allmende.chassis.log import get_logger
 from allmende.chassis.ports import Bus, Clock, Delivery, Ids, Subscription
-from allmende.proto.admission import AttemptStopOrdered, JobGranted, PayloadQuery
+from allmende.proto.admission import AttemptStopOrdered, JobGranted
 from allmende.proto.agent import AttemptStarted
 from allmende.proto.envelope import Envelope, Refusal, decode
 from allmende.proto.ledger import UsageConfirmed
 from allmende.proto.message import Message, MessageRefused
+from allmende.proto.payload import PayloadQuery
 from allmende.proto.preemptor import EvictionOrdered
 from allmende.proto.streams import consumer_of_agent
 from allmende.proto.subjects import PAYLOAD, check

@@ -21,6 +21,7 @@ from allmende.chassis.db import Database
 from allmende.chassis.ports import Clock
 from allmende.proto import admission
 from allmende.proto.envelope import Refusal
+from allmende.proto.payload import PayloadQuery, PayloadReply
 from allmende.proto.policy import PolicyHistoryPage, PolicyHistoryQuery, PolicyQuery, PolicyReply
 from allmende.proto.units import SECOND_MS, Ms
 
@@ -165,7 +166,7 @@ class Queries:
         more = len(rows) > len(shown) and bool(shown)
         return PolicyHistoryPage(policies=tuple(shown), next_before=shown[-1].revision if more else None)
 
-    async def payload(self, caller: str, query: admission.PayloadQuery) -> admission.PayloadReply:
+    async def payload(self, caller: str, query: PayloadQuery) -> PayloadReply:
         """What a granted attempt runs: for the agent of its own cluster, while it has not ended.
 
         Raises:
@@ -178,7 +179,7 @@ class Queries:
             kept = await self._store.payload_of_job(connection, attempt.job)
         if kept is None:
             raise Refusal("unknown_attempt", f"attempt {query.attempt} has no payload any more")
-        return admission.PayloadReply(attempt=attempt.attempt, job=attempt.job, payload=wire.payload_of(kept))
+        return PayloadReply(attempt=attempt.attempt, job=attempt.job, payload=wire.payload_of(kept))
 
     def _order(self, cluster: str | None) -> list[Waiting]:
         books, now_ms = self._desk.known(), self._clock.now_ms()
