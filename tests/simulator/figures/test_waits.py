@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from allmende.proto.impact import nearest_rank
 from allmende.proto.units import HOUR_MS, MINUTE_MS
 from allmende.simulator import figures
-from allmende.simulator.figures.quotients import nearest_rank
 from allmende.simulator.model import History, Promise, StandingSample
 from tests.simulator.figures.builders import at, history, job, life
 

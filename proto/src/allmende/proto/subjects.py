@@ -15,6 +15,7 @@ from allmende.proto import (
     agent,
     budget,
     dated,
+    figures,
     ledger,
     notices,
     payload,
@@ -254,6 +255,7 @@ QUARANTINE = _ask("ledger", "quarantine", quarantine.QuarantineQuery, quarantine
 RELEASE = Request(
     service="ledger", verb="release", request=quarantine.ReleaseItem, reply=quarantine.Released, asks=("operator",), changes=True
 )
+DEMAND = _ask("ledger", "demand", figures.DemandQuery, figures.DemandPage)
 QUEUE = _ask("admission", "queue", admission.QueueQuery, admission.QueuePage)
 JOBS = _ask("admission", "jobs", admission.JobsQuery, admission.JobsPage)
 WHY = _ask("admission", "why", admission.WhyQuery, admission.WhyReply)
@@ -313,6 +315,7 @@ REQUESTS: tuple[Request, ...] = (
     VERIFY,
     QUARANTINE,
     RELEASE,
+    DEMAND,
     QUEUE,
     JOBS,
     WHY,

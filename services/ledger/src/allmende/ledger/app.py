@@ -5,12 +5,15 @@ from allmende.chassis.rpc import endpoint
 from allmende.chassis.worker import Worker
 from allmende.ledger.config import Settings
 from allmende.ledger.handlers.answers import Answers
+from allmende.ledger.handlers.demand import DemandHearing
+from allmende.ledger.handlers.figures import Figures, Stores
 from allmende.ledger.handlers.hearing import SKEW_MS, Hearing
 from allmende.ledger.handlers.quarantine import QuarantineAnswers
 from allmende.ledger.handlers.reports import Reports
 from allmende.ledger.handlers.rounds import Rounds
 from allmende.ledger.handlers.verify import Verification
 from allmende.ledger.store.booking import BookingStore
+from allmende.ledger.store.demand import DemandStore
 from allmende.ledger.store.quarantine import QuarantineStore
 from allmende.ledger.store.reading import ReadingStore
 from allmende.ledger.store.reports import ReportStore
@@ -35,6 +38,8 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         slice_cap_ms=settings.slice_cap_ms,
         half_life_ms=settings.half_life_ms,
     )
+    demands = DemandStore()
+    books = Hearing(bookings, trees, rounds, chassis.clock, chassis.ids, settings.allowance_ms)
     worker = Worker(
         service="ledger",
         bus=chassis.bus,
@@ -42,12 +47,13 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         clock=chassis.clock,
         ids=chassis.ids,
         health=chassis.health,
-        handle=Hearing(bookings, trees, rounds, chassis.clock, chassis.ids, settings.allowance_ms),
+        handle=DemandHearing(books, demands),
         consumers=consumers_of("ledger"),
         batch=settings.batch,
     )
     answers = Answers(chassis.db, readings, rounds, chassis.clock, silence_ms=settings.silence_ms)
     reports = Reports(chassis.db, ReportStore(), chassis.clock)
+    served = Figures(chassis.db, Stores(demands, readings, ReportStore(), trees), chassis.clock)
     verification = Verification(chassis.db, VerifyStore(), readings, chassis.clock)
     quarantine = QuarantineAnswers(
         chassis.db,
@@ -71,6 +77,7 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         endpoint(subjects.VERIFY, verification.verify),
         endpoint(subjects.QUARANTINE, quarantine.quarantine),
         endpoint(subjects.RELEASE, quarantine.release),
+        endpoint(subjects.DEMAND, served.demand),
     ]
     async with chassis.answering("ledger", VERSION, endpoints):
         await worker.run()

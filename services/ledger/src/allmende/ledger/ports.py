@@ -1,6 +1,6 @@
 """What the handlers need of the store, as protocols. Never a driver's type but the chassis' transaction."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from allmende.chassis.db import Connection, Transaction
@@ -29,7 +29,8 @@ from allmende.ledger.model import (
 )
 from allmende.ledger.rules.aging import Weights
 from allmende.ledger.rules.books import Steps
-from allmende.ledger.rules.demand import Demand
+from allmende.ledger.rules.demand import AskedJob, Demand
+from allmende.ledger.rules.hours import Span
 from allmende.ledger.rules.posting import BucketKey
 from allmende.ledger.rules.quarantine import Held
 from allmende.ledger.rules.standings import Charges, Era, Tree, Window
@@ -240,3 +241,12 @@ class Demands(Protocol):
 
     async def save(self, tx: Transaction, demands: Iterable[Demand]) -> None:
         """Write demands as they are now known."""
+
+    async def demand_from_ms(self, connection: Connection, cluster: str) -> Ms | None:
+        """From when on a cluster's demand is known; None: it is not."""
+
+    async def not_known(self, connection: Connection, from_ms: Ms) -> int:
+        """How many jobs that had not ended at an instant never told what they ask for."""
+
+    def asked(self, connection: Connection, cluster: str, span: Span) -> AsyncIterator[AskedJob]:
+        """The jobs that lived in a span and ran on a cluster, or may."""

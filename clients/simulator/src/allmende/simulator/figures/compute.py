@@ -7,10 +7,11 @@ from collections import Counter, defaultdict
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from allmende.proto.impact import Impact, impact, total
 from allmende.proto.units import HOUR_MS, GpuMs, Ppm
 from allmende.simulator.figures import capacity, losses, promises, rooms, waits
 from allmende.simulator.figures.held import Held, busy_ms, demand, held
-from allmende.simulator.figures.impact import Impact, impact, teams, total
+from allmende.simulator.figures.impact import teams
 from allmende.simulator.figures.model import Cost, Figures, Hourly, Tagged, Team, TeamHours
 from allmende.simulator.figures.quotients import DECIMALS, hours, quotient
 from allmende.simulator.figures.span import Span, measured
@@ -93,7 +94,7 @@ def _sums(history: History, span: Span) -> _Sums:
         evictions=tuple(lost.by_hour),
         teams=team_hours,
     )
-    impacts = {team.budget: impact(team) for team in team_hours}
+    impacts = {team.budget: impact(team.owed, team.delivered) for team in team_hours}
     return _Sums(sum(hourly.available), hourly, got, lost, impacts, waits.waits(history, span))
 
 

@@ -6,10 +6,8 @@ An interval costs the same however long it is. Never rounds: amounts are integer
 from itertools import accumulate
 from typing import NamedTuple
 
-from allmende.proto.units import DAY_MS, HOUR_MS, GpuMs, Ms
+from allmende.proto.units import HOUR_MS, GpuMs, Ms
 from allmende.simulator.model import History
-
-HOURS_A_WEEK = 7 * DAY_MS // HOUR_MS
 
 
 class Span(NamedTuple):

@@ -4,21 +4,16 @@ A job belongs to the window in which it was submitted, so that two policies are 
 counts with its wait until then; refused jobs do not count. Never counts unallocated jobs: no service is promised to them.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from allmende.proto.units import MINUTE_MS, Ms
+from allmende.proto.impact import SIZE_CLASSES, VERY_LARGE_GPUS, nearest_rank
+from allmende.proto.units import Ms
 from allmende.simulator.figures.held import charged
 from allmende.simulator.figures.model import NeverStarted, Waits
-from allmende.simulator.figures.quotients import hours, nearest_rank, quotient, seconds
+from allmende.simulator.figures.quotients import hours, quotient, seconds
 from allmende.simulator.figures.span import Span
 from allmende.simulator.model import History, Life, Promise
-
-# Contract §10: debug = at most 8 GPUs and slice at most 15 min. Slice 0 is unallocated work, to which no service is promised.
-DEBUG_GPUS = 8
-DEBUG_SLICE_MS = 15 * MINUTE_MS
-# Issue 3 compares jobs of this size with FIFO.
-VERY_LARGE_GPUS = 256
 
 
 class Wait(NamedTuple):
@@ -31,27 +26,6 @@ class Wait(NamedTuple):
     submitted_at_ms: Ms
     waited_ms: Ms
     open: bool
-
-
-# `debug`, `all` and `large` are the demo's; the others split all jobs by size.
-CLASSES: dict[str, Callable[[Wait], bool]] = {
-    "debug": lambda wait: wait.gpus <= DEBUG_GPUS and 0 < wait.slice_ms <= DEBUG_SLICE_MS,
-    "all": lambda _wait: True,
-    "gpus_1_8": lambda wait: wait.gpus <= 8,
-    "gpus_9_63": lambda wait: 9 <= wait.gpus <= 63,
-    "gpus_64_255": lambda wait: 64 <= wait.gpus < VERY_LARGE_GPUS,
-    "gpus_256": lambda wait: wait.gpus >= VERY_LARGE_GPUS,
-    "large": lambda wait: wait.gpus >= 64,
-}
-TITLES: dict[str, str] = {
-    "debug": "debug: to 8 GPUs, slice to 15 min",
-    "all": "all allocated jobs",
-    "gpus_1_8": "1 to 8 GPUs",
-    "gpus_9_63": "9 to 63 GPUs",
-    "gpus_64_255": "64 to 255 GPUs",
-    "gpus_256": "256 GPUs and more",
-    "large": "64 GPUs and more",
-}
 
 
 def waits(history: History, span: Span) -> list[Wait]:
@@ -76,7 +50,9 @@ def percentiles(listed: Iterable[Wait]) -> Waits:
 
 def by_class(listed: list[Wait]) -> dict[str, Waits]:
     """The percentiles of each class."""
-    return {name: percentiles(wait for wait in listed if belongs(wait)) for name, belongs in CLASSES.items()}
+    return {
+        name: percentiles(wait for wait in listed if belongs(wait.gpus, wait.slice_ms)) for name, belongs in SIZE_CLASSES.items()
+    }
 
 
 def never_started(history: History, span: Span) -> tuple[NeverStarted, ...]:

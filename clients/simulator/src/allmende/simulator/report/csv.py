@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
+from allmende.proto.impact import SIZE_CLASSES
 from allmende.proto.units import HOUR_MS
 from allmende.simulator.figures.model import Figures
 from allmende.simulator.figures.span import measured
-from allmende.simulator.figures.waits import CLASSES, waits
+from allmende.simulator.figures.waits import waits
 from allmende.simulator.model import History
 
 Row: TypeAlias = Iterable[str | int | None]
@@ -93,7 +94,7 @@ def _teams_hourly(figures: Figures) -> Iterator[Row]:
 
 def _waits(history: History) -> Iterator[Row]:
     for wait in waits(history, measured(history)):
-        classes = " ".join(name for name, belongs in CLASSES.items() if belongs(wait))
+        classes = " ".join(name for name, belongs in SIZE_CLASSES.items() if belongs(wait.gpus, wait.slice_ms))
         yield wait.job, wait.leaf, wait.gpus, wait.slice_ms, wait.submitted_at_ms, wait.waited_ms, int(wait.open), classes
 
 

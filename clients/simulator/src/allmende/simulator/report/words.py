@@ -5,9 +5,9 @@ Names come from files of others: `plain` takes out what a terminal would obey. N
 
 from typing import NamedTuple
 
+from allmende.proto.impact import SIZE_TITLES
 from allmende.proto.units import DAY_MS, SECOND_MS, Ms, format_duration
 from allmende.simulator.figures.model import Cost, Figures, Team, Waits
-from allmende.simulator.figures.waits import TITLES
 
 DASH = "-"
 # Ai2, "Impactful scheduling for GPU clusters": after 30 days in production (contract §10).
@@ -159,7 +159,7 @@ def never_started(figures: Figures) -> str:
 
 def waits(figures: Figures) -> list[tuple[str, Waits]]:
     """Each class with its name in words."""
-    return [(TITLES[name], figures.waits_s[name]) for name in WAIT_ROWS]
+    return [(SIZE_TITLES[name], figures.waits_s[name]) for name in WAIT_ROWS]
 
 
 def by_share(figures: Figures) -> list[Team]:

@@ -4,7 +4,8 @@ Every word carries all that it tells, so of two the later stands: words may come
 same last word ends in the same demand. Never guesses what no word told.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import zip_longest
 from typing import NamedTuple, TypeAlias
 
 from allmende.proto.units import Ms
@@ -72,3 +73,62 @@ def _told(demand: Demand, word: Word) -> Demand:
     if word.end is not None and word.said > demand.end_said:
         demand = demand._replace(end=word.end, end_said=word.said)
     return demand
+
+
+class Placing(NamedTuple):
+    """One attempt of a job, on whichever cluster. `budget` None: unallocated."""
+
+    cluster: str
+    budget: str | None
+    granted_at_ms: Ms
+    started_at_ms: Ms | None
+    ended_at_ms: Ms | None
+    outcome: str | None
+
+
+class AskedJob(NamedTuple):
+    """A job whose demand is known, with its attempts in the order of their grants."""
+
+    want: Want
+    end: JobEnd | None
+    placings: tuple[Placing, ...]
+
+    @property
+    def leaf(self) -> str | None:
+        """Whose demand it is: that of its latest grant; before any, of the leaf it names with a slice above 0. None: unallocated."""
+        if self.placings:
+            return self.placings[-1].budget
+        return self.want.budget if self.want.slice_ms else None
+
+    @property
+    def ended_at_ms(self) -> Ms | None:
+        """When it ended; where that word is lost, the end of an attempt that leaves nothing to run."""
+        if self.end is not None:
+            return self.end.ended_at_ms
+        last = self.placings[-1] if self.placings else None
+        return last.ended_at_ms if last is not None and last.outcome in ("finished", "failed") else None
+
+    def may_run_on(self, cluster: str) -> bool:
+        """Whether it names a cluster, or none at all."""
+        return not self.want.clusters or cluster in self.want.clusters
+
+
+def demanded(job: AskedJob, cluster: str, now_ms: Ms) -> Iterator[tuple[Ms, Ms]]:
+    """When a job asked for a cluster's GPUs: from its submission to its end, or now.
+
+    A wait and the attempt that it led to are of that attempt's cluster; a wait that led to none is of every cluster that it names.
+    """
+    at_ms = job.want.submitted_at_ms
+    for placing, following in zip_longest(job.placings, job.placings[1:]):
+        until_ms = placing.ended_at_ms
+        if following is not None:
+            until_ms = following.granted_at_ms if until_ms is None else min(until_ms, following.granted_at_ms)
+        elif job.ended_at_ms is not None:
+            until_ms = job.ended_at_ms
+        until_ms = now_ms if until_ms is None else until_ms
+        if placing.cluster == cluster and at_ms < until_ms:
+            yield at_ms, until_ms
+        at_ms = max(at_ms, until_ms)
+    end_ms = now_ms if job.ended_at_ms is None else job.ended_at_ms
+    if at_ms < end_ms and job.may_run_on(cluster):
+        yield at_ms, end_ms

@@ -1,14 +1,20 @@
 """Demand in PostgreSQL: one row a job. Writers hold one lock, so what was read stays true until the commit."""
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from asyncpg import Record
 
-from allmende.chassis.db import Transaction, load_queries
-from allmende.ledger.rules.demand import Demand, JobEnd, Want
+from allmende.chassis.db import Connection, Transaction, load_queries
+from allmende.ledger.rules.demand import AskedJob, Demand, JobEnd, Placing, Want
+from allmende.ledger.rules.figures import demand_from_ms
+from allmende.ledger.rules.hours import Span
+from allmende.proto.units import Ms
 
 _SQL = load_queries("allmende.ledger", "demand.sql")
+# Rows that are fetched at once: in between the service does its other work.
+_FETCH = 500
+_PLACING = ("cluster", "leaf", "granted_at_ms", "started_at_ms", "attempt_ended_at_ms", "attempt_outcome")
 
 
 class DemandStore:
@@ -30,13 +36,39 @@ class DemandStore:
         """Write demands as they are now known."""
         await tx.connection.executemany(_SQL["save_demand"], [_row(each) for each in demands])
 
+    async def demand_from_ms(self, connection: Connection, cluster: str) -> Ms | None:
+        """From when on a cluster's demand is known; None: it is not."""
+        row = await connection.fetchrow(_SQL["first_demand"], cluster)
+        assert row is not None, "two facts are one row"
+        return demand_from_ms(*row.values())
+
+    async def not_known(self, connection: Connection, from_ms: Ms) -> int:
+        """How many jobs that had not ended at an instant never told what they ask for."""
+        found: int = await connection.fetchval(_SQL["jobs_not_known"], from_ms)
+        return found
+
+    async def asked(self, connection: Connection, cluster: str, span: Span) -> AsyncIterator[AskedJob]:
+        """The jobs that lived in a span and ran on a cluster, or may."""
+        async for row in connection.cursor(_SQL["jobs_of_span"], cluster, *span, prefetch=_FETCH):
+            yield _asked(row)
+
+
+def _asked(row: Record) -> AskedJob:
+    end = None if row["ended_at_ms"] is None else JobEnd(row["ended_at_ms"], row["outcome"], row["first_started_at_ms"])
+    columns = [row[name] or () for name in _PLACING]
+    return AskedJob(_want(row), end, tuple(Placing(*each) for each in zip(*columns, strict=True)))
+
+
+def _want(row: Record) -> Want:
+    clusters = tuple(row["clusters"])
+    return Want(row["budget"], row["submitted_at_ms"], clusters, row["gpus"], row["gpu_model"], row["slice_ms"])
+
 
 def _demand(row: Record) -> Demand:
     want = end = None
     want_said = end_said = (-1, "")
     if row["asked_said"] is not None:
-        asked = (row["budget"], row["submitted_at_ms"], tuple(row["clusters"]), row["gpus"], row["gpu_model"], row["slice_ms"])
-        want, want_said = Want(*asked), (row["asked_said_at_ms"], row["asked_said"])
+        want, want_said = _want(row), (row["asked_said_at_ms"], row["asked_said"])
     if row["ended_said"] is not None:
         end = JobEnd(row["ended_at_ms"], row["outcome"], row["first_started_at_ms"])
         end_said = (row["ended_said_at_ms"], row["ended_said"])

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
+from allmende.proto.impact import SIZE_CLASSES, SIZE_TITLES
 from allmende.proto.units import DAY_MS, HOUR_MS, SECOND_MS
 from allmende.simulator.figures.model import Figures, TeamHours
 from allmende.simulator.figures.span import measured
-from allmende.simulator.figures.waits import CLASSES, TITLES, waits
+from allmende.simulator.figures.waits import waits
 from allmende.simulator.model import History, RoomSample
 from allmende.simulator.report import words
 from allmende.simulator.report.html.colours import EVICTED, HUES, UNALLOCATED, Ink
@@ -182,7 +183,7 @@ def _waits(history: History, figures: Figures) -> Section:
     listed = waits(history, measured(history))
     traces: list[Trace] = []
     for number, name in enumerate(each for each in words.WAIT_ROWS if each != "all"):
-        waited = sorted(wait.waited_ms for wait in listed if CLASSES[name](wait))
+        waited = sorted(wait.waited_ms for wait in listed if SIZE_CLASSES[name](wait.gpus, wait.slice_ms))
         if not waited:
             continue
         ranks = _ranks(len(waited))
@@ -190,7 +191,7 @@ def _waits(history: History, figures: Figures) -> Section:
             {
                 "type": "scatter",
                 "mode": "lines",
-                "name": TITLES[name],
+                "name": SIZE_TITLES[name],
                 "line": {"color": HUES[number], "dash": DASHES[number]},
                 # A logarithmic axis has no 0: what started within a second stands at a second.
                 "x": [max(1.0, waited[rank] / SECOND_MS) for rank in ranks],
