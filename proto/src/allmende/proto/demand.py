@@ -15,7 +15,7 @@ from allmende.proto.user import MAX_REPLICAS
 class Asked(Struct, frozen=True, kw_only=True):
     """A job's demand: `replicas` x `gpus_per_replica` GPUs from `submitted_at_ms` until its end, running or waiting (contract §10).
 
-    `budget` None: unallocated from the start. `clusters` empty: any. A word without `asked` is of an admission that did not say it yet.
+    `budget` None: unallocated from the start. `clusters` empty: any. An admission of before this field says no `asked`.
     """
 
     budget: Name | None

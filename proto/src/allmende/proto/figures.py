@@ -1,4 +1,4 @@
-"""What the ledger answers about how well a cluster serves its teams (contract §10): demand by hour, figures, waits, idle GPUs, pace.
+"""What the ledger answers about how well a cluster serves its teams (contract §10), by hour and over a span.
 
 Amounts are exact GPU-milliseconds and quotients are pairs of them; None is "not known", never zero.
 """
@@ -10,7 +10,7 @@ from allmende.proto.units import Amount, Instant
 
 
 class DemandMark(Struct, frozen=True, kw_only=True):
-    """How far a reader of demand has come: behind this budget in the hour that begins at `from_ms`; None: before all of that hour."""
+    """How far a reader has come: behind this budget in the hour that begins at `from_ms`; None: before all of that hour."""
 
     from_ms: Instant
     budget: Name | None = None

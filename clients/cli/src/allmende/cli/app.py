@@ -10,6 +10,7 @@ from allmende.cli.commands import (
     faults,
     jobs,
     ledger,
+    ledger_demand,
     ledger_quarantine,
     ledger_verify,
     nodes,
@@ -56,6 +57,7 @@ app.command()(faults.faults)
 ledger.app.command()(ledger_verify.verify)
 ledger.app.command()(ledger_quarantine.quarantine)
 ledger.app.command()(ledger_quarantine.release)
+ledger.app.command()(ledger_demand.demand)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(nodes.app, name="nodes")
 app.add_typer(notices.app, name="notices")

@@ -251,11 +251,16 @@ def _span(last: str, from_: str | None, until: str | None, now_ms: Ms, edge_ms: 
         to_ms = -(-now_ms // kept_ms) * kept_ms
     begin_ms = instants.read("--from", from_, now_ms)
     if begin_ms is None:
-        begin_ms = max(0, to_ms - _length(last)) // edge_ms * edge_ms
+        begin_ms = max(0, to_ms - read_length(last)) // edge_ms * edge_ms
     return Span(begin_ms, to_ms)
 
 
-def _length(last: str) -> Ms:
+def read_length(last: str) -> Ms:
+    """The length that --last names.
+
+    Raises:
+        CommandFailed: it is no duration.
+    """
     try:
         return parse_duration(last)
     except ValueError as error:

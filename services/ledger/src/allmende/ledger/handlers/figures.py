@@ -1,4 +1,4 @@
-"""Answers about demand and how well it was served (contract §10). Each reads one snapshot; never writes, and never asks admission."""
+"""Answers about demand and how well it was served (contract §10). Reads one snapshot; never writes, and never asks admission."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -95,7 +95,7 @@ class AskedJob(NamedTuple):
 
     @property
     def leaf(self) -> str | None:
-        """Whose demand it is: that of its latest grant; before any, of the leaf it names with a slice above 0. None: unallocated."""
+        """Whose demand it is: its latest grant's; before any, that of the leaf it names with a slice above 0. None: nobody's."""
         if self.placings:
             return self.placings[-1].budget
         return self.want.budget if self.want.slice_ms else None

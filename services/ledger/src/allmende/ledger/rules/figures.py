@@ -120,21 +120,35 @@ def leaves_at(shares: Iterable[Share], at_ms: Ms) -> set[str]:
 
 
 def entitlements(shares: Iterable[Share], levels: Sequence[Level], span: Span) -> dict[str, ByHour]:
-    """What each budget is entitled to in each hour: floor(available x effective share), the parts of an hour added before the floor."""
-    exact: dict[str, list[Fraction]] = defaultdict(lambda: [Fraction(0)] * span.hours)
-    known: dict[tuple[Ms, Ms], tuple[GpuMs, ...]] = {}
+    """What each budget is entitled to in each hour: floor(available x effective share).
+
+    Where capacity or share changes within the hour the parts are added before the floor, which is taken once.
+    """
+    whole = _available(levels, *span, span)
+    known = {tuple(span): whole}
+    found: dict[str, list[GpuMs]] = {}
+    parts: dict[tuple[str, int], Fraction] = defaultdict(Fraction)
     for share in shares:
-        part = span.clip(share.from_ms, span.to_ms if share.until_ms is None else share.until_ms)
-        if part[0] >= part[1] or not share.covers:
+        held = span.clip(share.from_ms, span.to_ms if share.until_ms is None else share.until_ms)
+        if held[0] >= held[1] or not share.covers:
             continue
-        if part not in known:
-            sums = HourSums(span)
-            for level in levels:
-                sums.add(level.available, max(level.from_ms, part[0]), min(level.to_ms, part[1]))
-            known[part] = sums.by_hour()
-        claim = Fraction(prod(share.ppm), PPM_WHOLE ** len(share.ppm))
-        row = exact[share.budget]
-        for hour, amount in enumerate(known[part]):
-            if amount:
-                row[hour] += amount * claim
-    return {budget: tuple(amount.numerator // amount.denominator for amount in row) for budget, row in exact.items()}
+        if held not in known:
+            known[held] = _available(levels, *held, span)
+        row = found.setdefault(share.budget, [0] * span.hours)
+        product, below = prod(share.ppm), PPM_WHOLE ** len(share.ppm)
+        for hour, amount in enumerate(known[held]):
+            if amount == whole[hour]:
+                row[hour] = amount * product // below
+            elif amount:
+                parts[share.budget, hour] += Fraction(amount * product, below)
+    for (budget, hour), exact in parts.items():
+        found[budget][hour] = exact.numerator // exact.denominator
+    return {budget: tuple(row) for budget, row in found.items()}
+
+
+def _available(levels: Iterable[Level], from_ms: Ms, to_ms: Ms, span: Span) -> tuple[GpuMs, ...]:
+    """Available GPU-ms of each hour of a span, as far as it lies in an interval."""
+    sums = HourSums(span)
+    for level in levels:
+        sums.add(level.available, max(level.from_ms, from_ms), min(level.to_ms, to_ms))
+    return sums.by_hour()
