@@ -165,7 +165,7 @@ def test_what_the_ledger_tells(terminal: Terminal) -> None:
     assert "0 differences" in terminal.type("ledger", "verify").out
     assert terminal.type("ledger", "verify", "--csv").out == "what,of,at_ms,recomputed,kept\n"
     demand = terminal.type("ledger", "demand", "--budget", "lab", "--json").json
-    assert (demand["jobs_not_known"], {row["budget"] for row in demand["rows"]}) == (0, {"vision"})
+    assert (demand["jobs_not_known"], {row["budget"] for row in demand["rows"]}) == (0, {"vision", "tools"})
     assert all(row["unmet_gpu_ms"] is not None and row["demand_gpu_ms"] > 0 for row in demand["rows"])
     assert terminal.type("ledger", "demand", "--csv").out.startswith("from_ms,budget,entitled_gpu_ms,demand_gpu_ms,owed_gpu_ms,")
     assert "UNMET" in terminal.type("ledger", "demand").out
