@@ -94,9 +94,10 @@ def test_what_runs_keeps_its_slice_and_what_waits_starts_under_the_other_budget(
 
 
 def test_answers_say_what_becomes_of_jobs_and_what_is_unknown() -> None:
-    full = Jobs(waiting=100, running=2, clusters=("jupiter", "saturn"))
-    assert now("x", full) == "jobs of x now: waiting 100 or more, running 2 (on jupiter, saturn)"
-    assert now("x", Jobs(waiting=0, running=0, clusters=())) == "jobs of x now: waiting 0, running 0"
+    full = Jobs(waiting=100, running=2, clusters=("jupiter", "saturn"), more=True)
+    assert now("x", full) == "jobs of x now: waiting 100, running 2 (on jupiter, saturn), and more"
+    assert now("x", Jobs(waiting=0, running=0, clusters=(), more=False)) == "jobs of x now: waiting 0, running 0"
     assert "is not known" in now("x", None)
+    assert "(at least 100) go on in y" in afterwards(Closed(revision=2, budget="x", jobs_to="y", jobs=full))
     closed = Closed(revision=2, budget="x", jobs_to="y", jobs=None)
     assert afterwards(closed).startswith("its waiting jobs go on in y, each in its place; what runs keeps")

@@ -14,18 +14,19 @@ from allmende.proto import subjects
 from allmende.proto.admission import JobsPage, JobsQuery, JobState
 from allmende.proto.budget import CloseBudget, WriteReply
 
-# A reply lists at most so many jobs; nobody needs to know more exactly than "100 or more" how many there are.
-COUNTED_MAX = 100
+# One reply lists no more; beyond that nobody needs to know exactly how many there are.
+LISTED_MAX = 100
 WAITING: tuple[JobState, ...] = ("queued",)
 RUNNING: tuple[JobState, ...] = ("starting", "running", "ending")
 
 
 class Jobs(Struct, frozen=True, kw_only=True):
-    """The jobs of a budget, each number at most 100, and the clusters on which some of them run."""
+    """The jobs of a budget, and the clusters on which some of them run. `more`: a reply did not list all of them."""
 
     waiting: int
     running: int
     clusters: tuple[str, ...]
+    more: bool
 
 
 class Closed(Struct, frozen=True, kw_only=True):
@@ -80,11 +81,12 @@ async def _jobs(opened: Session, budget: str) -> Jobs | None:
             return None
         raise
     clusters = sorted({job.latest.cluster for job in running.jobs if job.latest is not None})
-    return Jobs(waiting=len(waiting.jobs), running=len(running.jobs), clusters=tuple(clusters))
+    more = any(page.next_before is not None for page in (waiting, running))
+    return Jobs(waiting=len(waiting.jobs), running=len(running.jobs), clusters=tuple(clusters), more=more)
 
 
 def _of(budget: str, states: tuple[JobState, ...]) -> JobsQuery:
-    return JobsQuery(budget=budget, states=states, limit=COUNTED_MAX)
+    return JobsQuery(budget=budget, states=states, limit=LISTED_MAX)
 
 
 def now(budget: str, jobs: Jobs | None) -> str:
@@ -92,18 +94,15 @@ def now(budget: str, jobs: Jobs | None) -> str:
     if jobs is None:
         return f"how many jobs {budget} has is not known, because admission does not answer"
     where = f" (on {', '.join(jobs.clusters)})" if jobs.clusters else ""
-    return f"jobs of {budget} now: waiting {_number(jobs.waiting)}, running {_number(jobs.running)}{where}"
+    return f"jobs of {budget} now: waiting {jobs.waiting}, running {jobs.running}{where}{', and more' if jobs.more else ''}"
 
 
 def afterwards(closed: Closed) -> str:
     """What becomes of its jobs."""
     jobs = closed.jobs
-    waiting, running = ("", "") if jobs is None else (f" ({_number(jobs.waiting)})", f" ({_number(jobs.running)})")
+    at_least = "at least " if jobs is not None and jobs.more else ""
+    waiting, running = ("", "") if jobs is None else (f" ({at_least}{jobs.waiting})", f" ({at_least}{jobs.running})")
     return (
         f"its waiting jobs{waiting} go on in {closed.jobs_to}, each in its place; what runs{running} keeps its slice and is "
         f"charged to {closed.budget} until it ends"
     )
-
-
-def _number(jobs: int) -> str:
-    return f"{jobs} or more" if jobs == COUNTED_MAX else str(jobs)
