@@ -21,16 +21,23 @@ LIMIT $3
 SELECT number, effective_from_ms, author, reason, budgets, digest FROM revision WHERE upload = $1
 
 -- name: page_as_of
--- The row in force of each budget is its newest up to the revision asked for.
-SELECT definition
-FROM (
-    SELECT DISTINCT ON (budget) budget, definition
-    FROM definition
-    WHERE from_revision <= $1 AND budget > $2
-    ORDER BY budget, from_revision DESC
+-- The row in force of each budget is its newest up to the revision asked for. From name to name and no further than the page reaches,
+-- so that a long history costs nothing; the recursion yields the names in their order, and the join keeps it.
+WITH RECURSIVE named (budget) AS (
+    (SELECT budget FROM definition WHERE budget > $2 ORDER BY budget LIMIT 1)
+    UNION ALL
+    SELECT (SELECT budget FROM definition WHERE budget > named.budget ORDER BY budget LIMIT 1)
+    FROM named
+    WHERE named.budget IS NOT NULL
+)
+SELECT in_force.definition
+FROM named
+CROSS JOIN LATERAL (
+    SELECT definition FROM definition
+    WHERE budget = named.budget AND from_revision <= $1
+    ORDER BY from_revision DESC LIMIT 1
 ) AS in_force
-WHERE definition IS NOT NULL
-ORDER BY budget
+WHERE in_force.definition IS NOT NULL
 LIMIT $3
 
 -- name: changed_page_as_of

@@ -1,6 +1,6 @@
 """The tree in PostgreSQL: revisions and definitions, append-only, and the waiting room of uploads. Decides nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from asyncpg import Record
@@ -8,6 +8,7 @@ from asyncpg import Record
 from allmende.budget.model import Change, Commit, PastRevision, Piece, Revision, Since, Tree
 from allmende.chassis.db import Connection, Transaction, load_queries
 from allmende.proto.budget import MAX_BUDGETS, Budget
+from allmende.proto.tree import is_whole
 from allmende.proto.units import Ms
 
 _SQL = load_queries("allmende.budget")
@@ -22,7 +23,10 @@ _UPLOAD_KEPT_H = 24
 
 
 class TreeStore:
-    """The queries. Keeps no state: every replica sees what is committed."""
+    """The queries. Remembers the tree that was read last, and believes it only where the digest in the database says so."""
+
+    def __init__(self) -> None:
+        self._read: tuple[Revision, Mapping[str, Budget]] | None = None
 
     async def tree_for_writing(self, tx: Transaction) -> Tree:
         """The tree in force, locked against other writers until the transaction ends.
@@ -34,8 +38,29 @@ class TreeStore:
         newest = await self.newest_revision(tx.connection)
         if newest is None:
             return Tree(0, {})
-        rows = await self.page_as_of(tx.connection, newest.number, after="", limit=MAX_BUDGETS)
-        return Tree(newest.number, {row.budget: row for row in rows})
+        budgets = await self._caught_up(tx.connection, newest)
+        if budgets is None:
+            rows = await self.page_as_of(tx.connection, newest.number, after="", limit=MAX_BUDGETS)
+            budgets = {row.budget: row for row in rows}
+        self._read = newest, budgets
+        return Tree(newest.number, budgets)
+
+    async def _caught_up(self, connection: Connection, newest: Revision) -> Mapping[str, Budget] | None:
+        """The budgets of the newest revision from what is remembered and what was written since; None where that is not all.
+
+        It is not where the revision that was read has been rolled back, or the database is another one.
+        """
+        if self._read is None:
+            return None
+        read, budgets = self._read
+        if read.digest == newest.digest:
+            return budgets
+        since = await self.changed_between(connection, read.number, newest.number, 2 * MAX_BUDGETS)
+        gone = {change.budget for change in since.changes if change.after is None}
+        written = {change.budget: change.after for change in since.changes if change.after is not None}
+        # In the order of the names, as a page is: faults are told in it.
+        budgets = {name: row for name, row in sorted({**budgets, **written}.items()) if name not in gone}
+        return budgets if is_whole(budgets, newest.budgets, newest.digest) else None
 
     async def names_used(self, tx: Transaction, names: Sequence[str]) -> frozenset[str]:
         """Those of the names that a budget has, or once had."""
