@@ -4,7 +4,9 @@ import msgspec
 import pytest
 
 from allmende.budget.handlers.trees import Handlers
-from allmende.budget.model import Change, Rejection, Since
+from allmende.budget.model import Change, Commit, Intent, Rejection, Since, Tree
+from allmende.budget.rules.trees import load_tree
+from allmende.budget.store.trees import TreeStore
 from allmende.budget.wire import reply
 from allmende.chassis.db import Database
 from allmende.proto.budget import Budget, PutBudgets, Rejected, RevisionRow, RevisionsQuery, TreeQuery, WriteReply
@@ -87,6 +89,36 @@ async def test_the_tree_at_a_revision_made_anew_from_the_changes_is_the_stored_o
         built = {name: each for name, each in built.items() if name not in before} | after
         assert (len(built), digest(built.values())) == (row.budgets, row.digest)
         assert built == await whole(handlers, row.revision)
+
+
+async def test_a_writer_that_has_read_before_sees_the_tree_as_one_that_has_not(lab: Lab, handlers: Handlers) -> None:
+    """Whatever was written since: by others, from nothing, gone and come, and not at all because it was rolled back."""
+    db, remembering = await lab.database("budget"), TreeStore()
+
+    async def same() -> Tree:
+        async with db.transaction() as tx:
+            seen = await remembering.tree_for_writing(tx)
+            assert list(seen.budgets.items()) == list((await TreeStore().tree_for_writing(tx)).budgets.items())
+        return seen
+
+    assert (await same()).revision == 0
+    await load(handlers)
+    assert (await same()).revision == 1
+    assert (await same()).revision == 1
+    await handlers.set_shares("ada", shares("lab", 1, a=400_000, b=0))
+    await handlers.put_budgets("kim", PutBudgets(budgets=(budget("n", "lab", "10%"),), expected_revision=2, reason="new"))
+    assert (await same()).revision == 3
+    with pytest.raises(LookupError, match="rolled back"):
+        async with db.transaction() as tx:
+            seen = await remembering.tree_for_writing(tx)
+            lost = load_tree(seen, Intent("eve", "lost", 3), tree("lab", "n < lab"), 1)
+            assert isinstance(lost, Commit)
+            await remembering.add(tx, lost)
+            assert set((await remembering.tree_for_writing(tx)).budgets) == {"lab", "n"}
+            raise LookupError("rolled back")
+    assert (await same()).revision == 3
+    assert committed(await load(handlers, tree("lab", "a < lab 40%", "n < lab 20%"), 2, expected=3)) == ("committed", 4)
+    assert set((await same()).budgets) == {"lab", "a", "n"}
 
 
 async def test_only_what_was_written_between_two_revisions(handlers: Handlers) -> None:
