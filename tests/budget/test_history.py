@@ -108,14 +108,18 @@ async def test_a_writer_that_has_read_before_sees_the_tree_as_one_that_has_not(l
     await handlers.set_shares("ada", shares("lab", 1, a=400_000, b=0))
     await handlers.put_budgets("kim", PutBudgets(budgets=(budget("n", "lab", "10%"),), expected_revision=2, reason="new"))
     assert (await same()).revision == 3
-    with pytest.raises(LookupError, match="rolled back"):
+
+    async def written_and_rolled_back() -> None:
         async with db.transaction() as tx:
             seen = await remembering.tree_for_writing(tx)
             lost = load_tree(seen, Intent("eve", "lost", 3), tree("lab", "n < lab"), 1)
-            assert isinstance(lost, Commit)
+            assert isinstance(lost, Commit), lost
             await remembering.add(tx, lost)
             assert set((await remembering.tree_for_writing(tx)).budgets) == {"lab", "n"}
             raise LookupError("rolled back")
+
+    with pytest.raises(LookupError, match="rolled back"):
+        await written_and_rolled_back()
     assert (await same()).revision == 3
     assert committed(await load(handlers, tree("lab", "a < lab 40%", "n < lab 20%"), 2, expected=3)) == ("committed", 4)
     assert set((await same()).budgets) == {"lab", "a", "n"}
