@@ -33,7 +33,7 @@ from allmende.ledger.rules.demand import AskedJob, Demand
 from allmende.ledger.rules.hours import Span
 from allmende.ledger.rules.posting import BucketKey
 from allmende.ledger.rules.quarantine import Held
-from allmende.ledger.rules.standings import Charges, Era, Tree, Window
+from allmende.ledger.rules.standings import Tree, Window
 from allmende.ledger.rules.tree import Revision, Succession
 from allmende.ledger.rules.verifying import Bucket, Interval, Terms
 from allmende.proto.budget import Budget, BudgetChanged
@@ -139,8 +139,16 @@ class Readings(Protocol):
     async def steps(self, connection: Connection, cluster: str, window: Window) -> list[NodeStep]:
         """The nodes' reports that say the capacity of a window."""
 
-    async def charged(self, connection: Connection, cluster: str, era: Era, weights: Weights | None) -> Charges:
-        """What was posted to each budget in the buckets of an era."""
+    async def charged(
+        self, connection: Connection, cluster: str, from_ms: Ms, to_ms: Ms, weights: Weights | None
+    ) -> dict[str, int]:
+        """What was posted to each budget in buckets `[from_ms, to_ms)`; each bucket times its weight where there are weights."""
+
+    async def settled(self, connection: Connection, cluster: str) -> tuple[Ms, int]:
+        """Until when sums may be kept in memory, and the transaction that last moved that or booked before it."""
+
+    async def settle(self, tx: Transaction, cluster: str, until_ms: Ms) -> None:
+        """Sums until then may be kept from now on. The caller holds the cluster's lock."""
 
     async def live(self, connection: Connection, cluster: str, from_ms: Ms, weights: Weights | None) -> list[Live]:
         """Granted attempts that have not ended; their rests from `from_ms` on."""

@@ -103,8 +103,14 @@ WHERE cluster = $1 AND bucket_ms >= $2 AND bucket_ms < $3 AND budget <> '' GROUP
 
 -- name: charged_by_age
 -- $4: weights by age in buckets (2^32 = 1), the bucket that begins at $5 first. numeric: a large cluster's bucket x 2^32 needs 64 bits.
-SELECT budget, floor(sum(gpu_ms::numeric * ($4::bigint[])[($5 - bucket_ms) / $6 + 1]) / 4294967296)::bigint AS gpu_ms FROM usage_bucket
+SELECT budget, sum(gpu_ms::numeric * ($4::bigint[])[($5 - bucket_ms) / $6 + 1]) AS gpu_ms FROM usage_bucket
 WHERE cluster = $1 AND bucket_ms >= $2 AND bucket_ms < $3 AND budget <> '' GROUP BY budget
+
+-- name: settled
+SELECT settled_ms, settled_by FROM cluster WHERE cluster = $1
+
+-- name: settle
+UPDATE cluster SET settled_ms = $2, settled_by = pg_current_xact_id()::text::bigint WHERE cluster = $1 AND settled_ms < $2
 
 -- name: live_by_age
 -- As `live`; a replica's rest never crosses a bucket's edge, so it has one weight ($3 to $5 as above).

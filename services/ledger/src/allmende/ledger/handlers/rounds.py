@@ -14,6 +14,7 @@ from allmende.chassis.health import Health
 from allmende.chassis.outbox import draft
 from allmende.chassis.ports import Clock, Draft, Ids
 from allmende.ledger import wire
+from allmende.ledger.handlers.charged import Charged
 from allmende.ledger.model import ClusterRow, Round
 from allmende.ledger.ports import Readings, Trees
 from allmende.ledger.rules.aging import aging
@@ -47,6 +48,7 @@ class Rounds:
         half_life_ms: Ms | None = None,
     ) -> None:
         self._store, self._trees, self._ids, self._health = store, trees, ids, health
+        self._charged = Charged(store)
         self._window_ms, self._slice_cap_ms = window_ms, slice_cap_ms
         self._aging = None if half_life_ms is None else aging(half_life_ms, window_ms)
         # At most once a second of real time: on a scaled clock that is longer.
@@ -71,6 +73,7 @@ class Rounds:
         drafts: list[Draft] = []
         unknown: list[str] = []
         for cluster in sorted(due):
+            await self._charged.advance(tx, cluster, now_ms)
             taken = await self.now(tx.connection, cluster, now_ms)
             if taken is None or taken.standings is None:
                 unknown.append(cluster)
@@ -103,6 +106,6 @@ class Rounds:
         tree = await self._trees.tree(connection, cluster, window.from_ms, now_ms)
         capacity = levels(await self._store.steps(connection, cluster, window), *window)
         weights = None if self._aging is None else self._aging.at(now_ms)
-        charges = [await self._store.charged(connection, cluster, era, weights) for era in eras(tree.shares, window)]
+        charges = await self._charged.of(connection, cluster, eras(tree.shares, window), now_ms, weights)
         live = await self._store.live(connection, cluster, window.from_ms, weights)
         return Taken(take(tree, charges, live, capacity, window, self._slice_cap_ms, self._aging), row)

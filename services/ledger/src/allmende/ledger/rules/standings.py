@@ -85,6 +85,11 @@ class Charges(NamedTuple):
     by_budget: Mapping[str, GpuMs]
 
 
+def weighed(sums: Mapping[str, int]) -> dict[str, GpuMs]:
+    """Sums of buckets times their weights (2^32 = 1) as GPU-ms, floored once."""
+    return {budget: amount >> 32 for budget, amount in sums.items()}
+
+
 def take(
     tree: Tree,
     charges: Iterable[Charges],

@@ -8,7 +8,7 @@ from allmende.chassis.db import Connection, Transaction, load_queries
 from allmende.ledger.model import BUCKET_MS, ClusterRow, FaultRow, Kind, Life, Live, NodeStep, Piece, Posting, Run, StateRow
 from allmende.ledger.rules.aging import Weights
 from allmende.ledger.rules.books import Steps
-from allmende.ledger.rules.standings import Charges, Era, Window
+from allmende.ledger.rules.standings import Window
 from allmende.proto.units import GpuMs, Ms
 
 _SQL = load_queries("allmende.ledger")
@@ -39,14 +39,25 @@ class ReadingStore:
         """The nodes' reports that say the capacity of a window."""
         return [NodeStep(*row.values()) for row in await connection.fetch(_SQL["steps"], cluster, *window)]
 
-    async def charged(self, connection: Connection, cluster: str, era: Era, weights: Weights | None) -> Charges:
-        """What was posted to each budget in the buckets of an era, by the weights of their ages."""
-        span = (cluster, era.from_ms, era.to_ms)
+    async def charged(
+        self, connection: Connection, cluster: str, from_ms: Ms, to_ms: Ms, weights: Weights | None
+    ) -> dict[str, int]:
+        """What was posted to each budget in buckets `[from_ms, to_ms)`; each bucket times its weight where there are weights."""
+        span = (cluster, from_ms, to_ms)
         if weights is None:
             rows = await connection.fetch(_SQL["charged"], *span)
         else:
             rows = await connection.fetch(_SQL["charged_by_age"], *span, weights.by_age, weights.bucket_ms, BUCKET_MS)
-        return Charges(era, {row["budget"]: row["gpu_ms"] for row in rows})
+        return {row["budget"]: int(row["gpu_ms"]) for row in rows}
+
+    async def settled(self, connection: Connection, cluster: str) -> tuple[Ms, int]:
+        """Until when sums may be kept in memory, and the transaction that last moved that or booked before it."""
+        row = await connection.fetchrow(_SQL["settled"], cluster)
+        return (0, 0) if row is None else (row["settled_ms"], row["settled_by"])
+
+    async def settle(self, tx: Transaction, cluster: str, until_ms: Ms) -> None:
+        """Sums until then may be kept from now on. The caller holds the cluster's lock."""
+        await tx.connection.execute(_SQL["settle"], cluster, until_ms)
 
     async def live(self, connection: Connection, cluster: str, from_ms: Ms, weights: Weights | None) -> list[Live]:
         """Granted attempts that have not ended; their rests from `from_ms` on, by the weights of their buckets."""
