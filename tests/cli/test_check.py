@@ -82,6 +82,9 @@ def test_shares_may_sum_to_exactly_the_whole(tmp_path: Path) -> None:
         (("cancel", "abc"), 2, "too short"),
         (("submit",), 2, "COMMAND"),
         (("submit", "--slice", "2x", "--", "true"), 2, "not a duration"),
+        (("submit", "--max-runtime", "", "--", "true"), 2, "'' is not a duration"),
+        (("submit", "--runtime", "", "--", "true"), 2, "'' is not a duration"),
+        (("run", "--max-runtime", "", "--", "true"), 2, "'' is not a duration"),
         (("submit", "--env", "A", "--", "true"), 2, "KEY=VALUE"),
         (("submit", "--gpus", "0", "--", "true"), 2, "--gpus"),
         (("submit", "--model", "H100", "--", "true"), 2, "not a name"),
@@ -100,6 +103,13 @@ def test_a_refused_command_line_says_what_to_do(tmp_path: Path, arguments: tuple
     assert result.exit_code == code, result.output
     assert word in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_br_049_an_option_that_there_is_not_is_named_and_nothing_is_sent(tmp_path: Path) -> None:
+    words = ["budgets", "rename", "vision", "Vision", "--reason", "x", "--default-class", "timeslice"]
+    result = CliRunner().invoke(app, words, env={"ALLMENDE_LAB": str(tmp_path)})
+    # There is no lab either: had anything been sent, that would have been said.
+    assert (result.exit_code, "--default-class" in result.stderr) == (2, True)
 
 
 def test_help_names_every_command() -> None:

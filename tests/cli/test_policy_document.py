@@ -50,6 +50,7 @@ def test_what_is_shown_is_a_file_that_says_the_same(policy: Policy) -> None:
     ],
 )
 def test_keys_are_changed_one_by_one(sentence: str, said: list[str], expected: dict[str, Any]) -> None:
+    """BR-050: to lift a limit is to unset it; zero is a limit."""
     before: dict[str, Any] = {"slice_min_ms": MINUTE_MS, "gpus_at_once": {"a": 4}}
     document = policies.document_of(Policy(**before))
     after = policies.policy_of(policies.changed(document, [policies._pair(each) for each in said]))
@@ -64,6 +65,8 @@ def test_keys_are_changed_one_by_one(sentence: str, said: list[str], expected: d
         ("no UTF-8", "p.toml", b"\xff", "cannot be read"),
         ("no table", "p.json", b"[]", "not a document"),
         ("too long", "p.toml", b"#" * (policies.MAX_FILE_BYTES + 1), "larger"),
+        ("nothing in it", "p.toml", b"# nothing\n", "says nothing"),
+        ("nothing in it, as JSON", "p.json", b"{}", "says nothing"),
         ("cut off", "p.json", b'{"mode": ', "cannot be read"),
         ("not there", "q.toml", None, "cannot be read"),
     ],

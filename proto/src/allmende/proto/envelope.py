@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 
 from allmende.proto.ids import Id
 from allmende.proto.message import Message, Problem
+from allmende.proto.misfit import in_words
 from allmende.proto.units import Instant
 
 # The streams' max_msg_size: a larger message could not be stored, so it is not made either.
@@ -122,7 +123,7 @@ def _decode_strictly(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw
     try:
         return decoder.decode(data)
     except msgspec.ValidationError as error:
-        raise Refusal("wrong_type", f"{what}: {error}", message) from error
+        raise Refusal("wrong_type", f"{what}: {in_words(error)}", message) from error
     except RecursionError as error:
         raise Refusal("nested_too_deep", f"{what}: the JSON is nested too deep to read", message) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -14,6 +14,7 @@ from allmende.cli import render, session
 from allmende.cli.errors import CommandFailed, Exit
 from allmende.cli.session import JsonOption, LabOption, Session
 from allmende.proto import subjects
+from allmende.proto.misfit import in_words
 from allmende.proto.policy import (
     PastPolicy,
     Policy,
@@ -191,7 +192,7 @@ def policy_of(document: Document) -> Policy:
     try:
         return msgspec.convert(fields, Policy)
     except msgspec.ValidationError as error:
-        raise ValueError(f"the policy is not right: {error}") from None
+        raise ValueError(f"the policy is not right: {in_words(error)}") from None
 
 
 def _meant(document: Mapping[str, Any]) -> Document:
@@ -249,6 +250,11 @@ def _read(file: Path) -> Document:
         raise ValueError(f"{file} cannot be read: {error}") from None
     if not isinstance(document, dict):
         raise ValueError(f"{file} is not a document of keys and values")
+    if not document:
+        # What is left of a file when `show` into it failed. It would end a mode of `observe` without a word.
+        raise ValueError(
+            f"{file} says nothing, not even a mode; to go back to what holds where nobody has set a policy, unset the keys"
+        )
     return document
 
 

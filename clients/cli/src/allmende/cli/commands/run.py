@@ -127,7 +127,7 @@ def run(
         "resumable": resumable,
         "payload": payload,
         "slice_ms": duration(slice_),
-        "max_runtime_ms": duration(max_runtime) if max_runtime else None,
+        "max_runtime_ms": None if max_runtime is None else duration(max_runtime),
     }
     ran = session.run(_run(lab, job))
     if as_json:

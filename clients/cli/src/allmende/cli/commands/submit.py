@@ -16,6 +16,7 @@ from allmende.cli.session import JsonOption, LabOption, Session
 from allmende.proto.admission import JobQueued, JobRefused
 from allmende.proto.envelope import Envelope, Refusal, decode, encode
 from allmende.proto.message import Message, MessageRefused, Problem
+from allmende.proto.misfit import in_words
 from allmende.proto.subjects import BY_MESSAGE, subject_of
 from allmende.proto.units import Ms, format_duration, parse_duration
 from allmende.proto.user import MAX_GPUS_PER_REPLICA, MAX_REPLICAS, JobSubmitted, Payload
@@ -94,8 +95,8 @@ def submit(
         "may_run_unallocated": unallocated_ok,
         "payload": payload,
         "slice_ms": protected_ms,
-        "stated_runtime_ms": duration(runtime) if runtime else None,
-        "max_runtime_ms": duration(max_runtime) if max_runtime else None,
+        "stated_runtime_ms": None if runtime is None else duration(runtime),
+        "max_runtime_ms": None if max_runtime is None else duration(max_runtime),
     }
     outcome = session.run(_submit(lab, job))
     words = _in_words(outcome, protected_ms if outcome.budget else 0)
@@ -119,7 +120,7 @@ def job_of(lab_session: Session, job: Mapping[str, object]) -> JobSubmitted:
     try:
         return msgspec.convert(fields, JobSubmitted)
     except msgspec.ValidationError as error:
-        raise CommandFailed(Exit.USAGE, f"the job cannot be submitted like this: {error}") from None
+        raise CommandFailed(Exit.USAGE, f"the job cannot be submitted like this: {in_words(error)}") from None
 
 
 async def hand_in(lab_session: Session, body: JobSubmitted, now_ms: Ms) -> Submitted:
