@@ -227,6 +227,7 @@ def passed(row: Row) -> tuple[Books, Passed]:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.sentence)
 def test_who_starts(row: Row) -> None:
+    """BR-050: among them a limit of zero, which lets nobody start, and none, which is no limit."""
     _books, found = passed(row)
     assert [(each.job, each.budget) for each in found.change.attempts] == [(an_id(number), leaf) for number, leaf in row.expected]
 

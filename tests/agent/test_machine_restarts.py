@@ -54,6 +54,7 @@ def starts(path: Path) -> list[str]:
 
 @pytest.mark.timeout(90)  # four agents one after the other
 async def test_killed_and_started_again_its_jobs_go_on_and_their_counters_too(lab: Lab) -> None:
+    """BR-043: the next agent finds what runs, what ended meanwhile and what was told to leave, and says each once."""
     hand = await hand_of(lab)
     began, go = lab.directory / "began", lab.directory / "go"
     wait = f"while [ ! -e {go} ]; do sleep 0.05; done"

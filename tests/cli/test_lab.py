@@ -177,6 +177,7 @@ def test_what_the_ledger_tells(terminal: Terminal) -> None:
 
 
 def test_one_budget_is_created_renamed_moved_and_given_people(terminal: Terminal, tmp_path: Path) -> None:
+    """BR-049: success names the revision and what is written; a stale write has its own exit code and names what changed."""
     before = terminal.type("budgets", "show", "--json").json["revision"]
     file = tmp_path / "before.toml"
     assert terminal.type("budgets", "export", str(file)).code == 0

@@ -100,7 +100,7 @@ async def test_holds_stand_beside_the_sums_and_end_with_the_attempt(lab: Lab) ->
 
 
 async def test_an_attempt_without_a_counter_is_charged_nothing_in_any_span(lab: Lab) -> None:
-    """Granted, started and not ticked yet, and never started: nothing is known of them to have been held."""
+    """BR-052. Granted, started and not ticked yet, and never started: nothing is known of them to have been held."""
     desk, reports = await story(lab)
     spans = ((-600_000, 0), (0, 1), (0, 7_200_000), (7_199_999, 7_200_000))
     before = [await statement(reports, *span) for span in spans]
