@@ -37,6 +37,7 @@ SHARES: dict[str, tuple[Intent, str, ChildShares, list[str]]] = {
     "a stale revision is refused alone": (intent(2), "nobody", [], ["stale_revision"]),
     "a revision that does not exist yet is stale as well": (intent(4), "lab", [("a", 0), ("b", 0)], ["stale_revision"]),
     "a reason of blanks is none": (intent(reason=" \n"), "lab", [("a", 0), ("b", 0)], ["reason_missing"]),
+    "a NUL is in no reason": (intent(reason="more\0"), "lab", [("a", 0), ("b", 0)], ["reason_unreadable"]),
     "an unknown parent": (intent(), "c", [], ["unknown_budget"]),
     "a leaf has no children": (intent(), "b", [], ["no_children"]),
     "a child that is left out is not left as it was": (intent(), "lab", [("a", 100)], ["missing_child"]),

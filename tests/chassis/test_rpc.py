@@ -47,3 +47,10 @@ async def test_a_request_is_read_strictly() -> None:
     with pytest.raises(Refusal) as found:
         await bus.ask(STANDINGS.of("alice"), msgspec.json.encode({"cluster": 5}))
     assert found.value.problem.code == "wrong_type"
+
+
+async def test_a_text_that_is_not_utf8_is_refused_before_it_is_asked() -> None:
+    """As a command line holds it that was typed in another encoding."""
+    with pytest.raises(Refusal) as found:
+        await rpc.ask(FakeBus(), STANDINGS, "alice", StandingsQuery(cluster="caf\udce9"))
+    assert found.value.problem.code == "not_utf8"

@@ -118,6 +118,7 @@ def test_unknown_things_are_refused_in_words(terminal: Terminal) -> None:
         (("queue", "--cluster", "mars"), 2, "c1"),
         (("nodes", "--cluster", "mars"), 2, "c1"),
         (("standings", "--cluster", "mars"), 2, "c1"),
+        (("budgets", "rename", "vision", "Caf\udce9", "--reason", "typed in latin-1"), 1, "not_utf8"),
         (("budgets", "set", "lab", "vision=10%", "--cluster", "mars", "--reason", "misspelt"), 2, "c1"),
     ):
         said = terminal.type(*words)

@@ -8,10 +8,9 @@ from msgspec import Struct
 
 from allmende.chassis.errors import Poison
 from allmende.chassis.ports import Bus, Endpoint
-from allmende.proto.envelope import Refusal, decode_value
+from allmende.proto.envelope import Refusal, decode_value, encode_value
 from allmende.proto.subjects import Request
 
-_encode = msgspec.json.Encoder().encode
 _decoders: dict[type[Struct], msgspec.json.Decoder[Any]] = {}
 
 Q = TypeVar("Q", bound=Struct)
@@ -31,7 +30,7 @@ def endpoint(row: Request, handle: Callable[[str, Q], Awaitable[Struct]]) -> End
     async def answer(caller: str, data: bytes) -> bytes:
         request = decode_value(decoder, data, row.verb)
         try:
-            return _encode(await handle(caller, request))
+            return encode_value(await handle(caller, request))
         except Poison as error:
             raise Refusal(error.code, error.sentence) from error
 
@@ -42,8 +41,8 @@ async def ask(bus: Bus, row: Request, caller: str, request: Struct, timeout_s: f
     """Ask a service as `caller`; returns a struct of the type `row.reply`.
 
     Raises:
-        Refusal: it answered with a problem, or with something that is no reply of this verb.
+        Refusal: it answered with a problem, or with something that is no reply of this verb; or `not_utf8`, and nothing was asked.
         Transient: nobody answered in time, or the service is unavailable; whether it was done is unknown.
     """
-    data = await bus.ask(row.of(caller), _encode(request), timeout_s)
+    data = await bus.ask(row.of(caller), encode_value(request), timeout_s)
     return decode_value(_decoder(row.reply), data, row.verb)

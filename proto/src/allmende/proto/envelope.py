@@ -82,10 +82,7 @@ def encode(envelope: Envelope[Message]) -> bytes:
     Raises:
         Refusal: `message_too_large`, when it would not fit a stream, or `not_utf8`, when a text came from bytes that are none.
     """
-    try:
-        data = _encoder.encode(envelope)
-    except UnicodeEncodeError as error:
-        raise Refusal("not_utf8", "the message holds a text that is not UTF-8; write it in UTF-8", envelope.id) from error
+    data = _encode(envelope, envelope.id)
     if len(data) > MAX_MESSAGE_BYTES:
         raise _too_large(len(data), envelope.id)
     return data
@@ -128,6 +125,22 @@ def _decode_strictly(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw
         raise Refusal("nested_too_deep", f"{what}: the JSON is nested too deep to read", message) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Refusal("malformed_json", f"{what}: {error}", message) from error
+
+
+def encode_value(value: Struct) -> bytes:
+    """Encode a request or reply that travels without an envelope. Its size is judged by the bus.
+
+    Raises:
+        Refusal: `not_utf8`, when a text came from bytes that are none.
+    """
+    return _encode(value, None)
+
+
+def _encode(value: Struct, message: str | None) -> bytes:
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError as error:
+        raise Refusal("not_utf8", "the message holds a text that is not UTF-8; write it in UTF-8", message) from error
 
 
 def decode_value(decoder: msgspec.json.Decoder[T], data: bytes, what: str) -> T:

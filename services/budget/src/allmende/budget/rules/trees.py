@@ -136,7 +136,11 @@ def stale_faults(tree: Tree, intent: Intent) -> list[Problem]:
 
 
 def reason_faults(intent: Intent) -> list[Problem]:
-    """`reason_missing`, where there is none."""
+    """`reason_missing`, where there is none; `reason_unreadable`, where it holds a NUL, which the history's columns do not."""
+    if "\0" in intent.reason:
+        return [
+            Problem(code="reason_unreadable", sentence="the reason holds a NUL character, which nobody could read: leave it out")
+        ]
     if intent.reason.strip():
         return []
     return [Problem(code="reason_missing", sentence="a change of shares needs a reason; whoever reads the history will ask for it")]
