@@ -61,6 +61,18 @@ class Day(Struct, frozen=True, array_like=True):
     delivered: int
 
 
+class Offline(Struct, frozen=True, array_like=True):
+    """What could be held, of what was available, with no unallocated job evicted more than `limit` times (None: any number)."""
+
+    limit: int | None
+    bound: float
+    """No schedule holds more."""
+    planned: float
+    """A schedule that holds this."""
+    evictions_most: int
+    """Of one job, in that schedule."""
+
+
 class Result(Struct, frozen=True, kw_only=True):
     """One run. `figures` and `waits` as `allmende simulate --json` names them; `cpu_s` is the whole process, start-up included."""
 
@@ -83,6 +95,10 @@ class Result(Struct, frozen=True, kw_only=True):
     settings: dict[str, Any]
     daily: dict[str, tuple[Day, ...]] = {}
     """By the title of what is watched."""
+    useful: float | None = None
+    """Occupancy without unallocated work that was lost and done again; None: not worked out."""
+    offline: tuple[Offline, ...] = ()
+    """What an all-knowing scheduler could do with the same unallocated jobs; empty: not worked out."""
 
     @property
     def key(self) -> str:

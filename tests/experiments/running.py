@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from allmende.proto.units import HOUR_MS, SECOND_MS
+from tests.experiments import offline
 from tests.experiments.results import FIGURES, WAITS, Day, Result, Team, Waiting, Waits
-from tests.experiments.table import Experiment, Watch
+from tests.experiments.table import MAIN, OFFLINE_LIMITS, Experiment, Watch
 
 # The longest takes about 10 minutes on a core of its own. What needs six times that goes round in circles.
 LIMIT_S: Final = 3_600
@@ -111,6 +112,8 @@ def _end(pid: int) -> None:
 def _result(planned: Planned, folder: Path, cpu_s: float) -> Result:
     said: dict[str, Any] = json.loads((folder / "out").read_bytes())
     asked = planned.experiment
+    edges = (said["window_from_ms"], said["measured_to_ms"])
+    record = offline.read(folder / "csv", *edges) if asked.name == MAIN else None
     hours = list(_rows(folder / "csv" / "teams_hourly.csv")) if asked.watch else []
     return Result(
         experiment=asked.name,
@@ -133,6 +136,8 @@ def _result(planned: Planned, folder: Path, cpu_s: float) -> Result:
         broken_share=said["fragmentation"]["broken_share"],
         settings=said["settings"],
         daily={watch.title: _daily(watch, hours) for watch in asked.watch},
+        useful=None if record is None else round(offline.useful(record) / record.available, 6),
+        offline=() if record is None else offline.answers(record, OFFLINE_LIMITS),
     )
 
 

@@ -54,6 +54,8 @@ SIDE_DAYS: Final = 7
 SIDE_SEEDS: Final = (1, 2)
 
 MAIN: Final = "ai2-lab"
+OFFLINE_LIMITS: Final = (20, None)
+"""Most evictions of one unallocated job in the offline answers of `MAIN` under `allmende`; None: as many as needed."""
 JOINT: Final = "ai2-lab-joint"
 BASE: Final = "as-it-is"
 

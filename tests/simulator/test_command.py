@@ -157,7 +157,7 @@ def test_the_json_has_one_object_with_the_compared_runs_below(tmp_path: Path) ->
     labels = ["allmende", "fifo", "under proposal.toml"]
     assert list(figures["compared"]) == labels
     assert figures["side_by_side"]["runs"] == ["allmende quick_ppm=0%", *labels]
-    assert (figures["settings"]["quick_ppm"], figures["compared"]["allmende"]["settings"]["quick_ppm"]) == (0, 25_000)
+    assert (figures["settings"]["quick_ppm"], figures["compared"]["allmende"]["settings"]["quick_ppm"]) == (0, 20_000)
     shares = {team["budget"]: team["effective_share_ppm"] for team in figures["compared"][labels[2]]["teams"]}
     assert shares == {"vision": 100_000, "tools": 900_000}
 

@@ -51,7 +51,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """After so long, nodes are gathered also for a large job whose leaf is over budget, but below `gang_ratio_ppm`."""
     gang_ratio_ppm: Ppm = 1_250_000
     """See `gang_wait_ms`; 100 %: never."""
-    quick_ppm: Ppm = 25_000
+    quick_ppm: Ppm = 20_000
     """The part of the nodes that is kept for unallocated work and for short slices; rounded down."""
     quick_slice_ms: Ms = 15 * MINUTE_MS
     """What a short slice is."""
