@@ -15,6 +15,9 @@ from allmende.proto.units import Ms
 Skip = Callable[[str | None, Kind], bool]
 """(leaf, kind): True when nobody of the kind needs to be tried."""
 
+Hopeless = Callable[[str], bool]
+"""(job): True when it need not be tried."""
+
 Kinds: TypeAlias = Mapping[Kind, Mapping[Group, Sequence[Turn]]]
 
 
@@ -61,9 +64,14 @@ class LeafLine:
             heapq.heapreplace(self._heap, (key, group))
         return None
 
-    def passed(self, group: Group) -> None:
-        """The head of the group has had its turn."""
-        self._at[group] = self._at.get(group, 0) + 1
+    def passed(self, group: Group, hopeless: Hopeless | None = None) -> None:
+        """The head of the group has had its turn; so have those next to it in the group that are `hopeless` as well."""
+        at = self._at.get(group, 0) + 1
+        if hopeless is not None:
+            turns = self._kinds[group.kind][group]
+            while at < len(turns) and hopeless(turns[at][1]):
+                at += 1
+        self._at[group] = at
 
     def served(self, group: Group) -> None:
         """The head of the group received its GPUs: its user has more than before."""
@@ -108,10 +116,10 @@ class AllocatedLine:
             self._exhausted.append(leaf)
         return None
 
-    def passed(self, turn: Next) -> None:
-        """The job could not start; the next of its leaf may."""
+    def passed(self, turn: Next, hopeless: Hopeless | None = None) -> None:
+        """The job could not start; the next of its leaf may. `hopeless`: nor can those behind it of which this is true."""
         assert turn.leaf is not None
-        self._lines[turn.leaf].passed(turn.group)
+        self._lines[turn.leaf].passed(turn.group, hopeless)
 
     def served(self, turn: Next) -> None:
         """The job was granted; the caller has counted its hold."""

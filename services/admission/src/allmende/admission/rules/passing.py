@@ -4,6 +4,7 @@ Pure: a snapshot goes in, a value comes out. Work-conserving: after it no waitin
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -139,8 +140,10 @@ class _Course:
             if self._debugs(turn, line):
                 continue
             missed_from_ms = self._missed_from_ms.get(turn.group.kind.shape)
-            hopeless = missed_from_ms is not None and job.next_slice_ms >= missed_from_ms
-            if hopeless or job.not_before_ms > self.now_ms or job.job in self.granted or self.limits.bar(turn.leaf, job):
+            if missed_from_ms is not None and job.next_slice_ms >= missed_from_ms:
+                line.passed(turn, partial(self._too_long, missed_from_ms))
+                continue
+            if job.not_before_ms > self.now_ms or job.job in self.granted or self.limits.bar(turn.leaf, job):
                 line.passed(turn)
                 continue
             placement = self._place(job, job.next_slice_ms)
@@ -244,15 +247,20 @@ class _Course:
 
     def _skip(self, leaf: str | None, kind: Kind) -> bool:
         shape = kind.shape
+        missed_from_ms = self._missed_from_ms.get(shape)
+        if missed_from_ms is not None and kind.slice_ms_least >= missed_from_ms:
+            return True
         if self._barred(leaf, kind):
             return True
-        missed_from_ms = self._missed_from_ms.get(shape)
         if missed_from_ms is not None:
-            return kind.slice_ms_least >= missed_from_ms
+            return False
         if shape.claim is None and self.rooms.most(shape) < shape.replicas:
             self._miss(shape, 0)
             return True
         return False
+
+    def _too_long(self, missed_from_ms: Ms, name: str) -> bool:
+        return self.books.jobs[name].next_slice_ms >= missed_from_ms
 
     def _miss(self, shape: Shape, slice_ms: Ms) -> None:
         fit = self.rooms.most(shape)
