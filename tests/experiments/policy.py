@@ -6,6 +6,7 @@ goes on later. What is kept of the same code is not run again. Never writes a ve
 
 import argparse
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -19,7 +20,7 @@ from allmende.simulator.command import overrides
 from allmende.simulator.command.failures import Asked
 from tests.experiments import frozen
 from tests.experiments.page.whole import page
-from tests.experiments.results import Result, Results, key
+from tests.experiments.results import Made, Result, Results, key
 from tests.experiments.running import Planned, RunFailed, Runner, command
 from tests.experiments.table import EXPERIMENTS
 from tests.repo.tree import ROOT
@@ -111,7 +112,7 @@ def _run(plan: list[Planned], kept: Results, code: Path, wanted: argparse.Namesp
         return 0
     # What cannot be asked for is known before an hour has passed.
     good = [planned for planned in plan if not _faults(planned)]
-    runner = Runner(code)
+    runner = Runner(code, _made())
     pool = ThreadPoolExecutor(wanted.workers)
     failed = len(plan) - len(good)
     before = signal.signal(signal.SIGTERM, _interrupt)
@@ -127,6 +128,11 @@ def _run(plan: list[Planned], kept: Results, code: Path, wanted: argparse.Namesp
         signal.signal(signal.SIGTERM, before)
     pool.shutdown()
     return 1 if failed else 0
+
+
+def _made() -> Made:
+    said = subprocess.run(["git", "rev-parse", "--short=7", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return Made(said.stdout.strip(), time.strftime("%Y-%m-%d", time.gmtime()))
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

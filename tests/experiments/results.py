@@ -61,6 +61,14 @@ class Day(Struct, frozen=True, array_like=True):
     delivered: int
 
 
+class Made(Struct, frozen=True, array_like=True):
+    """When a run was made, and of which commit the code was; of older results that with which they came."""
+
+    commit: str
+    day: str
+    """`2026-12-03`, UTC."""
+
+
 class Offline(Struct, frozen=True, array_like=True):
     """What could be held, of what was available, with no unallocated job evicted more than `limit` times (None: any number)."""
 
@@ -95,6 +103,8 @@ class Result(Struct, frozen=True, kw_only=True):
     settings: dict[str, Any]
     daily: dict[str, tuple[Day, ...]] = {}
     """By the title of what is watched."""
+    made: Made | None = None
+    """None: nobody has noted it."""
     useful: float | None = None
     """Occupancy without unallocated work that was lost and done again; None: not worked out."""
     offline: tuple[Offline, ...] = ()

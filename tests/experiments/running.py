@@ -17,9 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from allmende.proto.units import HOUR_MS, SECOND_MS
 from tests.experiments import offline
-from tests.experiments.results import FIGURES, WAITS, Day, Result, Team, Waiting, Waits
+from tests.experiments.results import FIGURES, WAITS, Day, Made, Result, Team, Waiting, Waits
 from tests.experiments.table import MAIN, OFFLINE_LIMITS, Experiment, Watch
 
 # The longest takes about 10 minutes on a core of its own. What needs six times that goes round in circles.
@@ -43,8 +45,9 @@ class Planned(NamedTuple):
 class Runner:
     """Starts runs, also several at a time out of threads, and can end those that it started."""
 
-    def __init__(self, code: Path) -> None:
-        """`code`: the folder of the packages to run."""
+    def __init__(self, code: Path, made: Made) -> None:
+        """`code`: the folder of the packages to run. `made`: kept with each result."""
+        self._made = made
         self._environment = os.environ | {"PYTHONPATH": str(code), "PYTHONHASHSEED": "0"}
         self._running: set[int] = set()
         self._stopped = False
@@ -63,7 +66,7 @@ class Runner:
             if status:
                 said = (folder / "err").read_text(errors="replace").strip().splitlines()
                 raise RunFailed(f"exit code {status}: {' / '.join(said[-3:])}")
-            return _result(planned, folder, cpu_s)
+            return replace(_result(planned, folder, cpu_s), made=self._made)
 
     def stop(self) -> None:
         """End what runs and start nothing more."""

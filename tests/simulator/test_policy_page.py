@@ -12,7 +12,7 @@ from allmende.simulator.command import overrides
 from allmende.simulator.command.failures import Asked
 from tests.experiments import frozen, policy
 from tests.experiments.page.whole import page
-from tests.experiments.results import FIGURES, WAITS, Result, Results, Team, Waiting, Waits, key
+from tests.experiments.results import FIGURES, WAITS, Made, Offline, Result, Results, Team, Waiting, Waits, key
 from tests.experiments.table import BASE, BY_NAME, EXPERIMENTS, MAIN
 
 REACHED: dict[str, Any] = {
@@ -218,3 +218,29 @@ def test_the_version_is_that_of_the_statements(sentence: str, tmp_path: Path) ->
     after = {each: frozen.version(tmp_path, each) for each in ("fifo", "allmende")}
     assert {each for each in before if before[each] == after[each]} == set(same)
     assert {each for each in before if before[each] != after[each]} == set(other)
+
+
+# ------------------------------------------------------------------------------------------------------------------------- offline
+
+
+def test_the_page_says_where_the_goal_of_occupancy_lies_offline() -> None:
+    """Below the schedule, above the bound, or between: said for each limit and seed."""
+    said = written(
+        result(seed=1, useful=0.98, offline=(Offline(20, 0.99, 0.985, 20), Offline(None, 0.995, 0.99, 150))),
+        result(seed=2, useful=0.97, offline=(Offline(20, 0.984999, 0.98, 19), Offline(None, 0.99, 0.984999, 99))),
+    )
+    assert line(said, "| 1 | 0.985 |").endswith("| 0.980 | 20 | 0.9850 | 20 | 0.9900 | 0.9900 | 150 | 0.9950 |")
+    assert line(said, "With at most 20") == (
+        "With at most 20 evictions of a job: the schedule holds 0.985 with seed 1; no placement can hold 0.985 with seed 2."
+    )
+    assert line(said, "With any number") == (
+        "With any number of evictions of a job: the schedule holds 0.985 with seed 1; "
+        "0.985 lies between schedule and bound with seed 2."
+    )
+
+
+def test_the_page_says_when_and_with_which_commit_runs_were_made() -> None:
+    """What is older than the rest is seen by the day and the commit beside its version."""
+    said = written(result(seed=1, made=Made("abc1234", "2026-12-02")), result(seed=2, version="1" * 12))
+    assert line(said, "| `allmende` | `000000000000` |") == "| `allmende` | `000000000000` | 1 | 2026-12-02 | abc1234 |"
+    assert line(said, "| `allmende` | `111111111111` |") == "| `allmende` | `111111111111` | 1 | - | - |"

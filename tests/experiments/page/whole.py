@@ -85,11 +85,20 @@ def _versions(kept: Kept) -> str:
     if not kept.all():
         return "Nothing has been run yet."
     wanted = sum(len(each.seeds) for each in EXPERIMENTS)
-    said = [f"{len(kept.all())} of {wanted} runs are here."]
-    for policy, counts in kept.versions().items():
-        listed = marks.listed([f"`{version}` ({marks.count(number, 'run')})" for version, number in sorted(counts.items())])
-        said.append(f"Code behind `{policy}`: {listed}.")
-    return " ".join(said)
+    rows = [
+        [f"`{policy}`", f"`{version}`", str(number), *_made(kept, policy, version)]
+        for policy, counts in kept.versions().items()
+        for version, number in sorted(counts.items())
+    ]
+    said = f"{len(kept.all())} of {wanted} runs are here, made with these versions of the rules:"
+    return f"{said}\n\n{marks.table(['policy', 'rules', 'runs', 'made on', 'with commit'], rows, right=(2,))}"
+
+
+def _made(kept: Kept, policy: str, version: str) -> tuple[str, str]:
+    """The days on which the runs of a version were made, and the commits that they were made with."""
+    made = [each.made for each in kept.all() if each.made is not None and (each.policy, each.version) == (policy, version)]
+    days, commits = sorted({each.day for each in made}), sorted({each.commit for each in made})
+    return marks.listed(days) if days else marks.DASH, marks.listed(commits) if commits else marks.DASH
 
 
 def _runs(kept: Kept) -> list[str]:

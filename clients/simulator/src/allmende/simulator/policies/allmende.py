@@ -44,6 +44,8 @@ class Allmende:
         self._actions: list[Action] = []
         self._expiries: list[tuple[Ms, str]] = []
         self._paces: dict[str, Ms] = {}
+        # When each attempt saves next.
+        self._saving: list[tuple[Ms, str]] = []
         # Jobs whose devices are never busy: what agents would report. Looked at only once an attempt has lived long enough.
         self._parked: set[str] = set()
         self._leaving: list[tuple[Ms, str, str]] = []
@@ -126,6 +128,7 @@ class Allmende:
     def saves(self, attempt: str, every_ms: Ms, now_ms: Ms) -> None:
         """The attempt saves its work at this pace."""
         self._paces[attempt] = every_ms
+        heapq.heappush(self._saving, (now_ms + every_ms, attempt))
         self._books.saves[attempt] = Saves(now_ms, every_ms)
 
     def ended(self, attempt: str, end: RunEnd, now_ms: Ms, saved_at_ms: Ms | None) -> None:
@@ -199,19 +202,21 @@ class Allmende:
             self._answer(claims, now_ms)
 
     def _hear_saves(self, now_ms: Ms) -> None:
-        """What ticks say of those who may be told to leave."""
+        """What ticks say: who has saved since, and who has been idle for too long of those who may be told to leave."""
+        while self._saving and self._saving[0][0] <= now_ms:
+            _at_ms, name = heapq.heappop(self._saving)
+            attempt = self._books.attempts.get(name)
+            saved_ms = None if attempt is None else self.saved_at_ms(attempt, now_ms)
+            if saved_ms is not None:
+                self._books.saves[name] = Saves(saved_ms, self._paces[name])
+                heapq.heappush(self._saving, (saved_ms + self._paces[name], name))
         after_ms = self._settings.idle_after_ms
-        for leaf in self._books.loose.get(self._cluster, {}).values():
-            for name, loose in leaf.items():
-                started_ms = loose.attempt.started_at_ms
-                if after_ms and loose.attempt.job in self._parked and started_ms is not None and started_ms + after_ms <= now_ms:
-                    self._books.idle.add(name)
-                known = self._books.saves.get(name)
-                if known is None or known.every_ms is None or known.at_ms + known.every_ms > now_ms:
-                    continue
-                saved_ms = self.saved_at_ms(loose.attempt, now_ms)
-                if saved_ms is not None:
-                    self._books.saves[name] = Saves(saved_ms, self._paces[name])
+        if after_ms and self._parked:
+            for leaf in self._books.loose.get(self._cluster, {}).values():
+                for name, loose in leaf.items():
+                    started_ms = loose.attempt.started_at_ms
+                    if loose.attempt.job in self._parked and started_ms is not None and started_ms + after_ms <= now_ms:
+                        self._books.idle.add(name)
 
     def _promise(self, now_ms: Ms) -> None:
         """Make new reservations known: to those who wait, and to the preemptor, who lets attempts go after their saves."""

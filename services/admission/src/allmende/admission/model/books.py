@@ -33,7 +33,7 @@ from allmende.admission.model.values import (
     Tree,
 )
 from allmende.proto.policy import Policy
-from allmende.proto.units import LARGEST_AMOUNT, MINUTE_MS, Ms
+from allmende.proto.units import LARGEST_AMOUNT, MINUTE_MS, GpuMs, Ms
 
 TimerKind: TypeAlias = Literal["start", "runtime", "answer", "claim", "claims", "job", "settle", "reserved", "cordon"]
 Timer: TypeAlias = tuple[Ms, TimerKind, str]
@@ -73,6 +73,8 @@ class Loose(NamedTuple):
     attempt: Attempt
     held: tuple[tuple[str, int], ...]
     gpus: int
+    slice_gpu_ms: GpuMs
+    """Of the whole gang."""
 
 
 # An eviction more or less makes no difference yet.
@@ -476,7 +478,7 @@ class Books:
             attempt = self.attempts.get(name)
             if attempt is not None and attempt.interruptible(now_ms):
                 held = attempt.held()
-                loose = Loose(attempt, tuple(held.items()), sum(held.values()))
+                loose = Loose(attempt, tuple(held.items()), sum(held.values()), attempt.hold_gpu_ms)
                 self.loose.setdefault(attempt.cluster, {}).setdefault(attempt.budget, {})[name] = loose
 
     def set_timer(self, at_ms: Ms, kind: TimerKind, about: str) -> None:

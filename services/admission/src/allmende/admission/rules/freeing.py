@@ -136,7 +136,7 @@ class Pool:
         saves = books.saves.get(attempt.attempt)
         since_ms = now_ms - (started_ms if saves is None else max(started_ms, saves.at_ms))
         lost = since_ms * loose.gpus
-        from_hold = 0 if leaf is None else unspared_from(lost, attempt.hold_gpu_ms, self._waste_ppm)
+        from_hold = 0 if leaf is None else unspared_from(lost, loose.slice_gpu_ms, self._waste_ppm)
         return _Attempt(attempt.attempt, leaf, attempt.priority, loose.held, lost, from_hold)
 
     def _take(self, node: str, gpus: int, lawful: Lawful) -> None:

@@ -49,8 +49,10 @@ def sort_attempts(snapshot: Snapshot, claim: Claim, nodes: Mapping[str, Node], p
     unsaved: list[Attempt] = []
     protected: list[Attempt] = []
     for attempt in sorted(snapshot.attempts, key=lambda each: each.attempt):
+        if attempt.leaving:
+            continue
         names = {node for node, gpus in attempt.held if gpus}
-        if attempt.leaving or not names & nodes.keys() or names & silent:
+        if names.isdisjoint(nodes) or not names.isdisjoint(silent):
             continue
         if not attempt.interruptible(snapshot.now_ms):
             protected.append(attempt)
