@@ -11,7 +11,7 @@ from allmende.proto.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, Ms, Ppm
 class Settings(Struct, frozen=True, kw_only=True):
     """What may be set. Lengths in milliseconds."""
 
-    window_ms: Ms = 3 * DAY_MS
+    window_ms: Ms = 2 * DAY_MS
     """The look-back of standings."""
     slice_cap_ms: Ms = 8 * HOUR_MS
     """The longest slice."""
