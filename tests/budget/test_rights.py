@@ -80,6 +80,11 @@ PUTS: dict[str, tuple[list[str], list[str]]] = {
     "a move of his own budget": (put("mia", replace(OF["d"], parent="e")), ["not_a_manager", "foreign_target"]),
     "a move below itself": (put("olga", replace(OF["d"], parent="y")), ["tree_loop"]),
     "the share of one alone": (put("mia", replace(OF["x"], share_ppm=1)), ["share_of_one"]),
+    "a move with shares of single clusters, which were parts of another parent": (
+        put("olga", replace(OF["y"], parent="e", cluster_shares=own(c1="5%"))),
+        ["moved_cluster_shares"],
+    ),
+    "a new budget with a share of a cluster": (put("mia", budget("n", "d", "10%", cluster_shares=own(c1="20%"))), []),
     "a name that was used": (put("mia", budget("old", "d"), used=("old",)), ["name_was_used"]),
     "one budget twice": (put("mia", budget("n", "d"), budget("n", "d")), ["duplicate_budget"]),
     "without a share nothing is added": (put("ute", budget("n", "u", "1%")), ["more_than_held"]),

@@ -12,7 +12,7 @@ from allmende.cli.errors import CommandFailed, Exit
 from allmende.proto.budget import Rejected
 from allmende.proto.message import Problem
 from allmende.proto.proposals import Proposal, ProposalReply, ShareProposed
-from tests.budget.builders import tree
+from tests.budget.builders import budget, own, tree
 from tests.cli.terminal import Terminal
 
 FILE = """
@@ -142,6 +142,43 @@ def test_what_is_unknown_is_not_zero() -> None:
     assert (unset.share_now_ppm, unset.left_over_ppm, unset.left_over_after_ppm) == (None, 500_000, 400_000)
     gone = proposals.beside(wish("ghost", "void", 1), whole, ())
     assert (gone.share_now_ppm, gone.left_over_ppm, gone.left_over_after_ppm, gone.siblings) == (None, None, None, ())
+
+
+CLUSTERED = (
+    budget("lab"),
+    budget("a", "lab", "30%", cluster_shares=own(c1="60%", c2="10%")),
+    budget("b", "lab", "20%"),
+    budget("u", "lab"),
+    budget("v", "u", "10%", cluster_shares=own(c3="15%")),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "parent", "asked_ppm", "general", "on_clusters"),
+    [
+        # c1 has 10 % left and b takes its general share there; elsewhere more is left.
+        ("b", "lab", 350_000, (400_000, 250_000), {"c1": (100_000, -50_000), "c2": (600_000, 450_000), "c3": (350_000, 200_000)}),
+        ("a", "lab", 400_000, (400_000, 300_000), {"c1": (100_000, 100_000), "c2": (600_000, 600_000), "c3": (350_000, 250_000)}),
+        # What is shared below a budget without a share leaves the sum when that budget gets one.
+        ("u", "lab", 200_000, (400_000, 300_000), {"c1": (100_000, 0), "c2": (600_000, 500_000), "c3": (350_000, 300_000)}),
+        ("v", "u", 0, (400_000, 500_000), {"c1": (100_000, 200_000), "c2": (600_000, 700_000), "c3": (350_000, 350_000)}),
+    ],
+)
+def test_what_is_left_over_on_each_cluster(
+    name: str, parent: str, asked_ppm: int, general: tuple[int, int], on_clusters: dict[str, tuple[int, int]]
+) -> None:
+    whole = WholeTree(revision=3, author="ada", reason="", budgets=CLUSTERED)
+    seen = proposals.beside(wish(name, parent, asked_ppm), whole, ())
+    assert (seen.left_over_ppm, seen.left_over_after_ppm) == general
+    assert {own.cluster: (own.left_over_ppm, own.left_over_after_ppm) for own in seen.on_clusters} == on_clusters
+
+
+def test_what_is_left_over_on_a_cluster_is_shown_beside_the_rest() -> None:
+    whole = WholeTree(revision=3, author="ada", reason="", budgets=CLUSTERED)
+    seen = proposals.beside(wish("b", "lab", 350_000), whole, ())
+    assert "left over on c1: 10%, with what is asked -5%" in proposals._figures(seen)
+    assert "40% c1:10% c2:60% c3:35%" in proposals._row(seen, 0)
+    assert proposals.beside(wish("x", "d", 0), WholeTree(revision=3, author="ada", reason="", budgets=TREE), ()).on_clusters == ()
 
 
 async def test_a_silent_ledger_hides_no_proposal() -> None:

@@ -114,7 +114,8 @@ class SetShares(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class PutBudgets(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Budgets as they shall stand from now on: a new name is created, a known one moved, retitled or given other people.
 
-    A budget that stays where it is keeps its share: `SetShares` divides those of all children at once.
+    A budget that stays where it is keeps its share: `SetShares` divides those of all children at once. One that moves says its
+    share of the new parent, and none of single clusters.
     """
 
     budgets: Annotated[tuple[Budget, ...], Meta(min_length=1, max_length=1_000)]

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from msgspec import Struct
+from msgspec.structs import replace
 from rich.console import Group, RenderableType
 
 from allmende.cli import instants, render, session
@@ -33,6 +34,7 @@ from allmende.proto.proposals import (
     State,
     WithdrawProposal,
 )
+from allmende.proto.tree import named_clusters, share_on
 from allmende.proto.units import PPM_WHOLE, Ms, Ppm, format_share, parse_share
 
 STALE = "stale_revision"
@@ -40,6 +42,15 @@ STALE = "stale_revision"
 IdArgument = Annotated[
     str, typer.Argument(metavar="ID", help="The proposal's id, or the last letters of it (four at least).", show_default=False)
 ]
+
+
+class LeftOn(Struct, frozen=True, kw_only=True):
+    """What is left over on one cluster, now and with what is asked."""
+
+    cluster: str
+    left_over_ppm: Ppm | None
+    left_over_after_ppm: Ppm | None
+    """As now where the budget has a share of its own there: what is asked does not reach it. None: the budget is gone."""
 
 
 class Beside(Struct, frozen=True, kw_only=True):
@@ -54,6 +65,8 @@ class Beside(Struct, frozen=True, kw_only=True):
     """What the parent has not shared; None where the parent is gone."""
     left_over_after_ppm: Ppm | None
     """The same with what is asked; below zero the siblings leave no room."""
+    on_clusters: tuple["LeftOn", ...] = ()
+    """The same on each cluster of which one of those who count in that sum has a share of its own."""
     standings: tuple[UsageStanding, ...]
     """Of the budget, one a cluster, where the ledger answers."""
 
@@ -309,30 +322,41 @@ def beside(proposal: Proposal, tree: WholeTree, standings: Sequence[UsageStandin
     budgets = {row.budget: row for row in tree.budgets}
     asked = proposal.proposed
     row = budgets.get(asked.budget)
-    now = row.share_ppm if row is not None else None
-    left = left_over(budgets, asked.parent)
+    after = {**budgets, row.budget: replace(row, share_ppm=asked.share_ppm)} if row is not None else None
+    clusters = named_clusters(_counted(budgets, asked.parent))
     children = (each for each in tree.budgets if each.parent == asked.parent and each.budget != asked.budget)
     return Beside(
         proposal=proposal,
         tree_revision=tree.revision,
-        share_now_ppm=now,
+        share_now_ppm=row.share_ppm if row is not None else None,
         siblings=tuple(ChildShare(budget=each.budget, share_ppm=each.share_ppm) for each in children),
-        left_over_ppm=left,
-        left_over_after_ppm=None if left is None or row is None else left + (now or 0) - asked.share_ppm,
+        left_over_ppm=left_over(budgets, asked.parent),
+        left_over_after_ppm=None if after is None else left_over(after, asked.parent),
+        on_clusters=tuple(_left_on(cluster, budgets, after, asked.parent) for cluster in clusters),
         standings=tuple(standings),
     )
 
 
-def left_over(budgets: Mapping[str, Budget], parent: str) -> Ppm | None:
+def left_over(budgets: Mapping[str, Budget], parent: str, cluster: str | None = None) -> Ppm | None:
     """What is not shared of a budget, or of the nearest one above that has a share; None where it is gone.
 
-    Those below an unset budget count where that one's parent is counted (contract §2).
+    Those below an unset budget count where that one's parent is counted (contract §2). `cluster` None: where none has its own.
     """
     if parent not in budgets:
         return None
+    return PPM_WHOLE - sum(share_on(row, cluster) or 0 for row in _counted(budgets, parent))
+
+
+def _left_on(cluster: str, budgets: Mapping[str, Budget], after: Mapping[str, Budget] | None, parent: str) -> LeftOn:
+    then = None if after is None else left_over(after, parent, cluster)
+    return LeftOn(cluster=cluster, left_over_ppm=left_over(budgets, parent, cluster), left_over_after_ppm=then)
+
+
+def _counted(budgets: Mapping[str, Budget], parent: str) -> list[Budget]:
+    if parent not in budgets:
+        return []
     holder = _holder(budgets, parent)
-    counted = (row for row in budgets.values() if row.parent is not None and _holder(budgets, row.parent) == holder)
-    return PPM_WHOLE - sum(row.share_ppm or 0 for row in counted)
+    return [row for row in budgets.values() if row.parent is not None and _holder(budgets, row.parent) == holder]
 
 
 def _holder(budgets: Mapping[str, Budget], name: str) -> str:
@@ -356,7 +380,7 @@ def _row(each: Beside, now_ms: Ms) -> tuple[str, ...]:
         share(each.share_now_ppm),
         format_share(asked.share_ppm),
         asked.parent,
-        _amount(each.left_over_ppm),
+        " ".join([_amount(each.left_over_ppm), *(f"{own.cluster}:{_amount(own.left_over_ppm)}" for own in each.on_clusters)]),
         " ".join(_ratio(standing) for standing in each.standings) or "-",
         _until(asked),
         asked.author,
@@ -386,6 +410,10 @@ def _figures(each: Beside) -> str:
     lines = [f"{asked.budget}: {share(each.share_now_ppm)} now, {format_share(asked.share_ppm)} asked"]
     lines += [f"{child.budget}: {share(child.share_ppm)}" for child in each.siblings]
     lines.append(f"left over: {_amount(each.left_over_ppm)}, with what is asked {_amount(each.left_over_after_ppm)}")
+    lines += [
+        f"left over on {own.cluster}: {_amount(own.left_over_ppm)}, with what is asked {_amount(own.left_over_after_ppm)}"
+        for own in each.on_clusters
+    ]
     lines += [
         f"{standing.cluster}, last seven days: {render.gpu_hours(standing.charged_gpu_ms + standing.held_gpu_ms)} GPU-h "
         f"of {render.gpu_hours(standing.entitlement_gpu_ms)} owed, ratio {_ratio(standing)}"

@@ -73,8 +73,8 @@ def with_share(row: Budget, share_ppm: Ppm | None, cluster: str | None) -> Budge
 def put_budgets(tree: Tree, intent: Intent, rows: Sequence[Budget], used: Collection[str], now_ms: Ms, asking: Asking) -> Verdict:
     """Create budgets, or replace what is said of them; all others stay. `used`: which of their names are or were a budget's.
 
-    Faults: `stale_revision` (alone, as in `set_shares`), `reason_missing`, `name_was_used`, `share_of_one`, those of
-    `rights.overreach` and of `tree_rules.validate`.
+    Faults: `stale_revision` (alone, as in `set_shares`), `reason_missing`, `name_was_used`, `share_of_one`,
+    `moved_cluster_shares`, `duplicate_budget`, those of `rights.overreach` and of `tree_rules.validate`.
     """
     if stale := stale_faults(tree, intent):
         return Rejection(tree.revision, stale)
@@ -215,6 +215,12 @@ def _rows(tree: Tree, rows: Sequence[Budget], used: Collection[str]) -> list[Pro
         elif was is not None and was.parent == row.parent and _shares(was) != _shares(row):
             sentence = f"the share of {name} is set together with its siblings': `allmende budgets set {row.parent} ...`"
             faults.append(Problem(code="share_of_one", sentence=sentence))
+        elif was is not None and was.parent != row.parent and row.cluster_shares:
+            sentence = (
+                f"{name} moves, and its shares of single clusters were parts of another parent: leave them out, then set "
+                f"those of all children of the new one: `allmende budgets set {row.parent} ... --cluster CLUSTER`"
+            )
+            faults.append(Problem(code="moved_cluster_shares", sentence=sentence))
         seen.add(row.budget)
     return faults
 
