@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from allmende.agent.audit.books import BooksAudit, audit_books
@@ -88,13 +89,14 @@ class Whole:
                 env |= {"ALLMENDE_BUDGET_TREE_FILE": str(tree_file), "ALLMENDE_BUDGET_OPERATORS": json.dumps([NAMES["operator"]])}
             env |= {f"ALLMENDE_{service.upper()}_SLICE_CAP_MS": str(SLICE_CAP_MS)} if service in ("ledger", "admission") else {}
             await self._start(service, f"allmende.{service}", env)
-        await self._start_cluster()
+        await self.start_cluster()
         await self.until(self._is_ready, "admission knows tree, standings and nodes")
 
-    async def _start_cluster(self) -> None:
-        account = await self.lab.user("agent", CLUSTER)
-        settings = {"CLUSTER": CLUSTER, "GPUS": str(GPUS), "NODE_FAILURES_PER_DAY": "0", "MIN_TICK_MS": "200"}
-        settings["TRUTH_FILE"] = str(self.lab.directory / "truth.jsonl")
+    async def start_cluster(self, cluster: str = CLUSTER) -> None:
+        """Start a synthetic cluster; every test has the first."""
+        account = await self.lab.user("agent", cluster)
+        settings = {"CLUSTER": cluster, "GPUS": str(GPUS), "NODE_FAILURES_PER_DAY": "0", "MIN_TICK_MS": "200"}
+        settings["TRUTH_FILE"] = str(self._truth(cluster))
         env = {
             "PATH": os.environ.get("PATH", os.defpath),
             "ALLMENDE_NATS_URL": self.lab.nats_url,
@@ -102,7 +104,10 @@ class Whole:
             "ALLMENDE_CLOCK": self.clock_text,
         }
         env |= {f"ALLMENDE_SYNTHETIC_{key}": value for key, value in settings.items()}
-        await self._start("synthetic", "allmende.agent.synthetic", env)
+        await self._start(_process_of(cluster), "allmende.agent.synthetic", env)
+
+    def _truth(self, cluster: str) -> Path:
+        return self.lab.directory / f"truth-{cluster}.jsonl"
 
     async def _start(self, name: str, module: str, env: Mapping[str, str]) -> None:
         with (self.lab.directory / f"{name}.log").open("ab") as log:
@@ -117,30 +122,31 @@ class Whole:
             return False
         return bool(page.ready)
 
-    async def power_off(self) -> tuple[BooksAudit, History, list[Posting]]:
+    async def power_off(self, cluster: str = CLUSTER) -> tuple[BooksAudit, History, list[Posting]]:
         """End the cluster and hold the books against its own log, once the ledger has closed every attempt."""
-        cluster = self.processes["synthetic"]
-        cluster.send_signal(signal.SIGTERM)
+        name = _process_of(cluster)
+        self.processes[name].send_signal(signal.SIGTERM)
         async with asyncio.timeout(PATIENCE_S):
-            assert await cluster.wait() == 0, self.log("synthetic")
-        await self.until(self._is_closed, "the ledger has closed every attempt")
-        with (self.lab.directory / "truth.jsonl").open("rb") as lines:
+            assert await self.processes[name].wait() == 0, self.log(name)
+
+        async def is_closed() -> bool:
+            state = await self.state(cluster)
+            return state.open_attempts == 0 and state.unattributed_counters == 0
+
+        await self.until(is_closed, "the ledger has closed every attempt")
+        with self._truth(cluster).open("rb") as lines:
             history = read(from_lines(lines))
         postings: list[Posting] = []
         after: int | None = 0
         while after is not None:
-            page = await self.ask(subjects.POSTINGS, PostingsQuery(cluster=CLUSTER, after=after))
+            page = await self.ask(subjects.POSTINGS, PostingsQuery(cluster=cluster, after=after))
             postings += page.postings
             after = page.next_after
         return audit_books(history, postings), history, postings
 
-    async def _is_closed(self) -> bool:
-        state = await self.state()
-        return state.open_attempts == 0 and state.unattributed_counters == 0
-
-    async def state(self) -> LedgerState:
+    async def state(self, cluster: str = CLUSTER) -> LedgerState:
         """How complete the books are."""
-        found: LedgerState = await self.ask(subjects.LEDGER_STATE, LedgerStateQuery(cluster=CLUSTER))
+        found: LedgerState = await self.ask(subjects.LEDGER_STATE, LedgerStateQuery(cluster=cluster))
         return found
 
     def check_alive(self) -> None:
@@ -235,17 +241,21 @@ class Whole:
                     found = fact()
                     if await found if asyncio.iscoroutine(found) else found:
                         return
-                    self.check_alive_but("synthetic")
+                    self.check_alive_but_clusters()
                     await asyncio.sleep(LOOK_S)
         except TimeoutError:
             logs = "\n".join(f"--- {name}\n{self.log(name)}" for name in self.processes)
             kinds = [each.envelope.type for each in self.heard[-60:]]
             raise AssertionError(f"within {PATIENCE_S:g} s this did not come about: {what}; heard last {kinds}\n{logs}") from None
 
-    def check_alive_but(self, name: str) -> None:
-        """Nobody has died, one perhaps excepted."""
-        dead = {each: self.log(each) for each in self.processes if each != name and self.processes[each].returncode is not None}
+    def check_alive_but_clusters(self) -> None:
+        """No service has died."""
+        dead = {each: self.log(each) for each in SERVICES if self.processes[each].returncode is not None}
         assert not dead, dead
+
+
+def _process_of(cluster: str) -> str:
+    return "synthetic" if cluster == CLUSTER else f"synthetic-{cluster}"
 
 
 @asynccontextmanager
