@@ -70,7 +70,11 @@ def leaves(budgets: Mapping[str, Budget]) -> frozenset[str]:
 
 def share_on(row: Budget, cluster: str | None) -> Ppm | None:
     """The budget's part of its parent on a cluster: the cluster's own share where there is one, else the general (contract §2)."""
-    return next((own.share_ppm for own in row.cluster_shares or () if own.cluster == cluster), row.share_ppm)
+    if cluster is not None:
+        for own in row.cluster_shares or ():
+            if own.cluster == cluster:
+                return own.share_ppm
+    return row.share_ppm
 
 
 def named_clusters(budgets: Iterable[Budget]) -> tuple[str, ...]:

@@ -39,6 +39,7 @@ async def _apply(tx: Transaction, store: Trees, ready: list[tuple[Revision, dict
             before, of = shares.get(cluster, {}), succeed_own if cluster else succeed
             change = of(before, definitions, revision.revision, not_before_ms, cluster)
             await store.apply(tx, cluster, change)
-            kept = {name: share for name, share in before.items() if name not in change.ended}
+            ended = frozenset(change.ended)
+            kept = {name: share for name, share in before.items() if name not in ended}
             shares[cluster] = kept | {share.budget: share for share in change.begun}
         await store.mark_applied(tx, revision.revision, not_before_ms)
