@@ -12,7 +12,6 @@ from allmende.budget.app import run
 from allmende.budget.config import Settings
 from allmende.budget.handlers.notices import NoticeAnswers
 from allmende.budget.handlers.telling import Telling
-from allmende.budget.rules.pace import SAMPLES_KEPT_MS
 from allmende.budget.store.notices import NoticeStore
 from allmende.budget.store.trees import TreeStore
 from allmende.chassis.boot import Chassis
@@ -29,6 +28,7 @@ from allmende.proto.budget import Budget
 from allmende.proto.envelope import Refusal, decode
 from allmende.proto.ledger import UsageStanding
 from allmende.proto.notices import BudgetNotice, DeliveriesPage, DeliveriesQuery, NoticesPage, NoticesQuery, RetryDeliveries
+from allmende.proto.pace import SAMPLES_KEPT_MS
 from allmende.proto.subjects import subject_of
 from allmende.proto.units import DAY_MS, HOUR_MS
 from tests.budget.receiver import SECRET_TEXT

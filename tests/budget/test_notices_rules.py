@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allmende.budget.rules.notices import LEVELS, REARM_POINTS, Seen, Watch, concerned, judge, sentence, wants_pace
-from allmende.budget.rules.pace import HISTORY_LEAST_MS, HORIZON_MS, Pace, Sample, day_and_time, is_sample_due, pace
 from allmende.proto.budget import Budget
 from allmende.proto.notices import PEOPLE_MOST
+from allmende.proto.pace import HISTORY_LEAST_MS, HORIZON_MS, Pace, Sample, day_and_time, is_sample_due, pace
 from allmende.proto.units import HOUR_MS
 from tests.budget.builders import tree
 

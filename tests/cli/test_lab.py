@@ -170,6 +170,16 @@ def test_what_the_ledger_tells(terminal: Terminal) -> None:
     assert all(row["unmet_gpu_ms"] is not None and row["demand_gpu_ms"] > 0 for row in demand["rows"])
     assert terminal.type("ledger", "demand", "--csv").out.startswith("from_ms,budget,entitled_gpu_ms,demand_gpu_ms,owed_gpu_ms,")
     assert "UNMET" in terminal.type("ledger", "demand").out
+    figures = terminal.type("ledger", "figures", "--json").json
+    assert figures["installed_gpu_ms"] >= figures["available_gpu_ms"] > 0
+    assert figures["hours_of_unknown_owed"] == figures["hours_of_unknown_capacity"], "of before the lab"
+    assert sum(team["owed_gpu_ms"] for team in figures["teams"]) == figures["owed_gpu_ms"] > 0
+    assert "utilisation" in terminal.type("ledger", "figures", "--budget", "vision").out
+    assert {each["name"] for each in terminal.type("ledger", "waits", "--json").json["classes"]} >= {"debug", "all", "large"}
+    assert terminal.type("ledger", "idle", "--csv").out.startswith("attempt,job,user,budget,gpus,")
+    assert {each["reaches"] for each in terminal.type("ledger", "forecast", "--json").json["rows"]} == {"unknown"}
+    assert "AT THIS RATE" in terminal.type("ledger", "forecast").out
+    assert terminal.type("ledger", "figures", "--csv").out.startswith("row,budget,installed_gpu_ms,")
     inner = terminal.type("ledger", "statement", "lab")
     assert (inner.code, "[has_budgets_below]" in inner.err) == (1, True)
     odd = terminal.type("ledger", "usage", "--from", "2026-11-01T00:01Z", "--until", "2026-11-02T00:00Z")

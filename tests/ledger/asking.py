@@ -9,12 +9,16 @@ from allmende.chassis import inbox
 from allmende.chassis.db import Database
 from allmende.chassis.fakes import ManualClock
 from allmende.chassis.ports import Event
+from allmende.ledger.handlers.activity import ActivityHearing
 from allmende.ledger.handlers.demand import DemandHearing
 from allmende.ledger.handlers.figures import Figures, Stores
+from allmende.ledger.handlers.pace import Forecast
+from allmende.ledger.store.activity import ActivityStore
 from allmende.ledger.store.demand import DemandStore
 from allmende.ledger.store.reading import ReadingStore
 from allmende.ledger.store.reports import ReportStore
 from allmende.ledger.store.tree import TreeStore
+from allmende.ledger.store.verify import VerifyStore
 from allmende.proto import admission
 from allmende.proto.demand import Asked
 from allmende.proto.figures import DemandMark, DemandPage, DemandQuery, DemandRow
@@ -92,8 +96,9 @@ class AskingDesk(Desk):
 
     def __init__(self, db: Database, clock: ManualClock, start: int = 1) -> None:
         super().__init__(db, clock, start)
-        self.whole = DemandHearing(self.hearing, DemandStore())
-        self.figures = Figures(db, Stores(DemandStore(), ReadingStore(), ReportStore(), TreeStore()), clock)
+        self.whole = DemandHearing(ActivityHearing(self.hearing, ActivityStore()), DemandStore())
+        self.forecast = Forecast(db, self._rounds, DemandStore(), VerifyStore(), clock)
+        self.figures = Figures(db, Stores(DemandStore(), ReadingStore(), ReportStore(), TreeStore(), ActivityStore()), clock)
 
     def event(self, body: Message, sent_at_ms: int | None = None) -> Event:
         """A message in an envelope of its own, that says when it happened as admission does."""

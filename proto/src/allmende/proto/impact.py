@@ -8,6 +8,8 @@ from typing import NamedTuple, TypeAlias
 
 from allmende.proto.units import DAY_MS, HOUR_MS, MINUTE_MS, GpuMs, Ms
 
+# A team counts as served from here on: Ai2's own line (contract §10).
+SERVED_PERCENT = 95
 HOURS_A_WEEK = 7 * DAY_MS // HOUR_MS
 
 # Contract §10: debug = at most 8 GPUs and slice at most 15 min. Slice 0 is unallocated work, to which no service is promised.

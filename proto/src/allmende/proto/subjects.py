@@ -256,6 +256,10 @@ RELEASE = Request(
     service="ledger", verb="release", request=quarantine.ReleaseItem, reply=quarantine.Released, asks=("operator",), changes=True
 )
 DEMAND = _ask("ledger", "demand", figures.DemandQuery, figures.DemandPage)
+FIGURES = _ask("ledger", "figures", figures.FiguresQuery, figures.FiguresPage)
+WAITS = _ask("ledger", "waits", figures.WaitsQuery, figures.WaitsReply)
+IDLE = _ask("ledger", "idle", figures.IdleQuery, figures.IdlePage)
+PACE = _ask("ledger", "pace", figures.PaceQuery, figures.PacePage)
 QUEUE = _ask("admission", "queue", admission.QueueQuery, admission.QueuePage)
 JOBS = _ask("admission", "jobs", admission.JobsQuery, admission.JobsPage)
 WHY = _ask("admission", "why", admission.WhyQuery, admission.WhyReply)
@@ -316,6 +320,10 @@ REQUESTS: tuple[Request, ...] = (
     QUARANTINE,
     RELEASE,
     DEMAND,
+    FIGURES,
+    WAITS,
+    IDLE,
+    PACE,
     QUEUE,
     JOBS,
     WHY,

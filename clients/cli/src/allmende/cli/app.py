@@ -11,8 +11,11 @@ from allmende.cli.commands import (
     jobs,
     ledger,
     ledger_demand,
+    ledger_figures,
+    ledger_forecast,
     ledger_quarantine,
     ledger_verify,
+    ledger_waits,
     nodes,
     notices,
     policies,
@@ -58,6 +61,10 @@ ledger.app.command()(ledger_verify.verify)
 ledger.app.command()(ledger_quarantine.quarantine)
 ledger.app.command()(ledger_quarantine.release)
 ledger.app.command()(ledger_demand.demand)
+ledger.app.command()(ledger_figures.figures)
+ledger.app.command()(ledger_waits.waits)
+ledger.app.command()(ledger_waits.idle)
+ledger.app.command()(ledger_forecast.forecast)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(nodes.app, name="nodes")
 app.add_typer(notices.app, name="notices")

@@ -17,13 +17,13 @@ from allmende.budget.model import (
     Tree,
 )
 from allmende.budget.rules.notices import Watch
-from allmende.budget.rules.pace import Sample
 from allmende.chassis.db import Connection, Transaction
 from allmende.chassis.worker import Outcome
 from allmende.proto.budget import Budget
 from allmende.proto.dated import DatedQuery, DatedShares, DatedStep, PlannedShares
 from allmende.proto.message import Message
 from allmende.proto.notices import BudgetNotice, DeliveryState
+from allmende.proto.pace import Sample
 from allmende.proto.proposals import Proposal, ProposalDecided, ShareProposed
 from allmende.proto.units import Ms
 

@@ -4,14 +4,17 @@ from allmende.chassis.boot import Chassis
 from allmende.chassis.rpc import endpoint
 from allmende.chassis.worker import Worker
 from allmende.ledger.config import Settings
+from allmende.ledger.handlers.activity import ActivityHearing
 from allmende.ledger.handlers.answers import Answers
 from allmende.ledger.handlers.demand import DemandHearing
 from allmende.ledger.handlers.figures import Figures, Stores
 from allmende.ledger.handlers.hearing import SKEW_MS, Hearing
+from allmende.ledger.handlers.pace import Forecast
 from allmende.ledger.handlers.quarantine import QuarantineAnswers
 from allmende.ledger.handlers.reports import Reports
 from allmende.ledger.handlers.rounds import Rounds
 from allmende.ledger.handlers.verify import Verification
+from allmende.ledger.store.activity import ActivityStore
 from allmende.ledger.store.booking import BookingStore
 from allmende.ledger.store.demand import DemandStore
 from allmende.ledger.store.quarantine import QuarantineStore
@@ -38,7 +41,7 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         slice_cap_ms=settings.slice_cap_ms,
         half_life_ms=settings.half_life_ms,
     )
-    demands = DemandStore()
+    demands, activity = DemandStore(), ActivityStore()
     books = Hearing(bookings, trees, rounds, chassis.clock, chassis.ids, settings.allowance_ms)
     worker = Worker(
         service="ledger",
@@ -47,13 +50,14 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         clock=chassis.clock,
         ids=chassis.ids,
         health=chassis.health,
-        handle=DemandHearing(books, demands),
+        handle=DemandHearing(ActivityHearing(books, activity), demands),
         consumers=consumers_of("ledger"),
         batch=settings.batch,
     )
     answers = Answers(chassis.db, readings, rounds, chassis.clock, silence_ms=settings.silence_ms)
     reports = Reports(chassis.db, ReportStore(), chassis.clock)
-    served = Figures(chassis.db, Stores(demands, readings, ReportStore(), trees), chassis.clock)
+    forecast = Forecast(chassis.db, rounds, demands, VerifyStore(), chassis.clock)
+    served = Figures(chassis.db, Stores(demands, readings, ReportStore(), trees, activity), chassis.clock)
     verification = Verification(chassis.db, VerifyStore(), readings, chassis.clock)
     quarantine = QuarantineAnswers(
         chassis.db,
@@ -78,6 +82,10 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         endpoint(subjects.QUARANTINE, quarantine.quarantine),
         endpoint(subjects.RELEASE, quarantine.release),
         endpoint(subjects.DEMAND, served.demand),
+        endpoint(subjects.FIGURES, served.measure),
+        endpoint(subjects.WAITS, served.waits),
+        endpoint(subjects.IDLE, served.idle),
+        endpoint(subjects.PACE, forecast.pace),
     ]
     async with chassis.answering("ledger", VERSION, endpoints):
         await worker.run()

@@ -36,3 +36,12 @@ FROM demand d CROSS JOIN LATERAL (
 ) AS a
 WHERE d.submitted_at_ms < $3 AND (d.ended_at_ms IS NULL OR d.ended_at_ms >= $2) AND d.outcome IS DISTINCT FROM 'refused'
     AND (d.clusters = '{}' OR $1 = ANY(d.clusters) OR $1 = ANY(a.cluster))
+
+-- name: live_at
+-- The attempts that lived at an instant, with what they had used by then.
+SELECT a.budget, a.gpus, a.replicas, a.slice_ms,
+    coalesce(sum(greatest(least(c.to_ms, $2::bigint) - c.from_ms, 0)) FILTER (WHERE c.from_ms IS NOT NULL), 0)::bigint AS counted_ms,
+    0::bigint AS rest_ms
+FROM attempt a LEFT JOIN counter c ON c.attempt = a.attempt AND c.cluster = a.cluster
+WHERE a.cluster = $1 AND a.granted_at_ms <= $2 AND (a.ended_at_ms IS NULL OR a.ended_at_ms > $2)
+GROUP BY a.attempt, a.cluster

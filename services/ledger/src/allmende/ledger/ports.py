@@ -1,6 +1,6 @@
 """What the handlers need of the store, as protocols. Never a driver's type but the chassis' transaction."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from allmende.chassis.db import Connection, Transaction
@@ -27,9 +27,12 @@ from allmende.ledger.model import (
     StateRow,
     Used,
 )
+from allmende.ledger.rules.activity import Activity, CounterKey, Idle, Known
+from allmende.ledger.rules.activity import Part as ActivePart
 from allmende.ledger.rules.aging import Weights
 from allmende.ledger.rules.books import Steps
 from allmende.ledger.rules.demand import AskedJob, Demand
+from allmende.ledger.rules.figures import Busy
 from allmende.ledger.rules.hours import Span
 from allmende.ledger.rules.posting import BucketKey
 from allmende.ledger.rules.quarantine import Held
@@ -258,3 +261,28 @@ class Demands(Protocol):
 
     def asked(self, connection: Connection, cluster: str, span: Span) -> AsyncIterator[AskedJob]:
         """The jobs that lived in a span and ran on a cluster, or may."""
+
+
+class Activities(Protocol):
+    """What devices did."""
+
+    async def known(self, tx: Transaction, keys: Iterable[CounterKey]) -> dict[CounterKey, Known]:
+        """Of counters that are in the books, how far they are, and what of their activity was read before."""
+
+    async def save(self, tx: Transaction, read: Sequence[Activity], parts: Sequence[ActivePart]) -> None:
+        """Remember what was read, and add what it comes to to its hours."""
+
+    async def by_budget(self, connection: Connection, cluster: str, span: Span) -> dict[str | None, Busy]:
+        """What of each budget's held time has known activity, and how much of it was busy; None: unallocated."""
+
+    async def idle(
+        self, connection: Connection, cluster: str, span: Span, budgets: Collection[str] | None, offset: int, limit: int
+    ) -> list[Idle]:
+        """Attempts that were idle in a span, most idle first; `budgets` None: of everybody."""
+
+
+class PastHolds(Protocol):
+    """What was held at an instant of the past."""
+
+    async def live_at(self, connection: Connection, cluster: str, at_ms: Ms) -> list[Live]:
+        """The attempts that lived at an instant, with what they had used by then."""

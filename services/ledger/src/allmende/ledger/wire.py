@@ -17,6 +17,7 @@ from allmende.ledger.model import (
     Round,
     Started,
 )
+from allmende.ledger.rules.activity import Activity
 from allmende.ledger.rules.books import Books
 from allmende.ledger.rules.demand import JobEnd, Said, Want, Word
 from allmende.ledger.rules.tree import Revision
@@ -27,7 +28,7 @@ from allmende.proto.budget import RevisionComplete
 from allmende.proto.demand import Asked
 from allmende.proto.message import MessageRefused, Problem
 from allmende.proto.subjects import publisher_of
-from allmende.proto.units import Ms
+from allmende.proto.units import GpuMs, Ms
 
 # At most this many counters or attempts in one usage.confirmed.
 CONFIRMED_MAX = 512
@@ -73,6 +74,12 @@ def word(said: Said, body: JobQueued | JobGranted | JobChanged | JobEnded | JobR
             return Word(said, body.job, _want(body.asked), end)
         case JobQueued() | JobGranted() | JobChanged():
             return Word(said, body.job, _want(body.asked), None)
+
+
+def activity(cluster: str, said: Counter, busy_gpu_ms: GpuMs) -> Activity:
+    """What a counter says of its devices."""
+    key = (cluster, said.attempt, said.replica, said.epoch)
+    return Activity(key, said.since_ms, said.held_ms, said.used_gpu_ms, busy_gpu_ms, said.memory_active_gpu_ms)
 
 
 def _want(asked: Asked | None) -> Want | None:

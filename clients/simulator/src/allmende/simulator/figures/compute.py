@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from allmende.proto.impact import Impact, impact, total
+from allmende.proto.impact import SERVED_PERCENT, Impact, impact, total
 from allmende.proto.units import HOUR_MS, GpuMs, Ppm
 from allmende.simulator.figures import capacity, losses, promises, rooms, waits
 from allmende.simulator.figures.held import Held, busy_ms, demand, held
@@ -16,9 +16,6 @@ from allmende.simulator.figures.model import Cost, Figures, Hourly, Tagged, Team
 from allmende.simulator.figures.quotients import DECIMALS, hours, quotient
 from allmende.simulator.figures.span import Span, measured
 from allmende.simulator.model import History
-
-# A team counts as served from here on: Ai2's own line (contract §10).
-SERVED_PERCENT = 95
 
 
 class _Sums(NamedTuple):

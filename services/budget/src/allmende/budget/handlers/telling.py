@@ -10,13 +10,13 @@ from typing import NamedTuple
 from allmende.budget import wire
 from allmende.budget.ports import Key, Notices
 from allmende.budget.rules.notices import Notice, Seen, Watch, concerned, is_news, judge, may_want_pace
-from allmende.budget.rules.pace import Sample, is_sample_due, pace
 from allmende.chassis.db import Transaction
 from allmende.chassis.log import get_logger
 from allmende.chassis.outbox import draft
 from allmende.chassis.ports import Clock, Draft, Event, Ids
 from allmende.chassis.worker import Outcome
 from allmende.proto.ledger import UsageStanding
+from allmende.proto.pace import Sample, is_sample_due, pace
 
 _log = get_logger(__name__)
 

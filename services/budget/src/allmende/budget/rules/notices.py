@@ -7,9 +7,9 @@ never a message: `wire` makes those.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from allmende.budget.rules.pace import Pace, Sample, day_and_time, is_sample_due
 from allmende.proto.budget import Budget
 from allmende.proto.notices import PEOPLE_MOST
+from allmende.proto.pace import Pace, Sample, day_and_time, is_sample_due
 from allmende.proto.units import HOUR_MS, GpuMs, Ms
 
 LEVELS = (80, 100, 120)

@@ -7,10 +7,10 @@ import msgspec
 from allmende.budget.model import DeliveryRow, Parcel
 from allmende.budget.ports import Key
 from allmende.budget.rules.notices import Watch
-from allmende.budget.rules.pace import SAMPLES_KEPT_MS, Sample
 from allmende.chassis.db import Connection, Transaction, load_queries
 from allmende.proto.budget import MAX_DEPTH, Budget
 from allmende.proto.notices import BudgetNotice, DeliveryState
+from allmende.proto.pace import SAMPLES_KEPT_MS, Sample
 
 _SQL = load_queries("allmende.budget", "notices.sql")
 _encode = msgspec.json.Encoder().encode

@@ -1,22 +1,30 @@
 """Answers about demand and how well it was served (contract §10). Reads one snapshot; never writes, and never asks admission."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from allmende.chassis.db import Connection, Database
 from allmende.chassis.ports import Clock
-from allmende.ledger.ports import Demands, Readings, ReportReadings, Trees
+from allmende.ledger.model import Level, Used
+from allmende.ledger.ports import Activities, Demands, Readings, ReportReadings, Trees
 from allmende.ledger.rules.capacity import levels
-from allmende.ledger.rules.figures import Asking, Hours, TeamHours, hours
+from allmende.ledger.rules.figures import NOT_WATCHED, Asking, Hours, TeamHours, hours, team_figures, whole
+from allmende.ledger.rules.figures import TeamFigures as Team
 from allmende.ledger.rules.hours import Span
 from allmende.ledger.rules.standings import Window
+from allmende.ledger.rules.waits import Waiting, wait
 from allmende.proto import figures
 from allmende.proto.envelope import Refusal
+from allmende.proto.impact import SERVED_PERCENT, total
 from allmende.proto.reports import UsageQuery
 from allmende.proto.units import HOUR_MS, LARGEST_AMOUNT, Ms
 
 # A reply must fit one message of 64 KiB. With the longest names and numbers a row has 340 bytes.
 ROWS_MAX = 170
+# A team has 490 bytes.
+TEAMS_MAX = 110
+# An attempt has 480 bytes.
+IDLE_MAX = 120
 # So many hours are worked out for one page, so that a long span costs as many short reads and not one long one a page.
 HOURS_A_PAGE = 48
 # 41 days.
@@ -30,6 +38,15 @@ class Stores(NamedTuple):
     readings: Readings
     reports: ReportReadings
     trees: Trees
+    activity: Activities
+
+
+class Read(NamedTuple):
+    """What the figures are made of."""
+
+    found: Hours
+    capacity: Sequence[Level]
+    used: Sequence[Used]
 
 
 class Figures:
@@ -51,7 +68,7 @@ class Figures:
         piece = Span(begin_ms, min(span.to_ms, begin_ms + HOURS_A_PAGE * HOUR_MS))
         async with self._db.reading() as connection:
             await self._check(connection, query.cluster, query.budget)
-            found = await self._hours(connection, query.cluster, query.budget, piece)
+            found, _, _ = await self._read(connection, query.cluster, query.budget, piece)
             not_known = await self._stores.demand.not_known(connection, span.from_ms)
         left = [row for row in _rows(found) if query.after is None or _place(row) > _mark(query.after)]
         page = left[:ROWS_MAX]
@@ -64,6 +81,107 @@ class Figures:
             cluster=query.cluster, as_of_ms=now_ms, to_ms=span.to_ms, jobs_not_known=not_known, rows=tuple(page), next_after=after
         )
 
+    async def measure(self, caller: str, query: figures.FiguresQuery) -> figures.FiguresPage:
+        """The figures of contract §10 over a span, up to 110 teams a reply. Each page is of its own instant.
+
+        Raises:
+            Refusal: as `demand`.
+        """
+        now_ms = self._clock.now_ms()
+        span = measured(query.from_ms, query.to_ms, now_ms)
+        async with self._db.reading() as connection:
+            await self._check(connection, query.cluster, query.budget)
+            read = await self._read(connection, query.cluster, query.budget, span)
+            busy = await self._stores.activity.by_budget(connection, query.cluster, span)
+            not_known = await self._stores.demand.not_known(connection, span.from_ms)
+        found = read.found
+        teams = team_figures(found, busy)
+        every, cluster = total(team.impact for team in teams), whole(found, read.capacity, read.used)
+        watched = list(busy.values()) if query.budget is None else [busy.get(team.budget, NOT_WATCHED) for team in teams]
+        left = [team for team in teams if query.after is None or team.budget > query.after]
+        page = left[:TEAMS_MAX]
+        owed = [team.impact for team in teams if team.impact.owed]
+        return figures.FiguresPage(
+            cluster=query.cluster,
+            budget=query.budget,
+            as_of_ms=now_ms,
+            from_ms=span.from_ms,
+            to_ms=span.to_ms,
+            hours=span.hours,
+            hours_of_unknown_capacity=span.hours - sum(found.capacity_known),
+            hours_of_unknown_owed=sum(not found.known(hour) for hour in range(span.hours)),
+            jobs_not_known=not_known,
+            installed_gpu_ms=cluster.installed,
+            available_gpu_ms=cluster.available,
+            allocated_gpu_ms=cluster.allocated,
+            unallocated_gpu_ms=cluster.unallocated,
+            watched_gpu_ms=sum(each.watched_gpu_ms for each in watched),
+            busy_gpu_ms=sum(each.busy_gpu_ms for each in watched),
+            owed_gpu_ms=every.owed,
+            delivered_gpu_ms=every.delivered,
+            weekly_gpu_ms=every.weekly,
+            strict_gpu_ms=every.strict,
+            teams_owed=len(owed),
+            teams_at_95=sum(each.weekly * 100 >= each.owed * SERVED_PERCENT for each in owed),
+            teams=tuple(_team(team) for team in page),
+            next_after=page[-1].budget if len(left) > len(page) else None,
+        )
+
+    async def waits(self, caller: str, query: figures.WaitsQuery) -> figures.WaitsReply:
+        """How long the allocated jobs that were submitted in a span waited for their first start, by size class.
+
+        Raises:
+            Refusal: as `demand`.
+        """
+        now_ms = self._clock.now_ms()
+        span = measured(query.from_ms, query.to_ms, now_ms)
+        waiting = Waiting()
+        async with self._db.reading() as connection:
+            await self._check(connection, query.cluster, query.budget)
+            below = await self._below(connection, query.cluster, query.budget, span)
+            async for job in self._stores.demand.asked(connection, query.cluster, span):
+                found = wait(job, query.cluster, now_ms)
+                is_asked = span.has(job.want.submitted_at_ms) and (below is None or job.leaf in below)
+                if found is not None and is_asked:
+                    waiting.add(found)
+            not_known = await self._stores.demand.not_known(connection, span.from_ms)
+        return figures.WaitsReply(
+            cluster=query.cluster,
+            budget=query.budget,
+            as_of_ms=now_ms,
+            from_ms=span.from_ms,
+            to_ms=span.to_ms,
+            jobs_not_known=not_known,
+            classes=tuple(figures.ClassWaits(**each._asdict()) for each in waiting.classes()),
+        )
+
+    async def idle(self, caller: str, query: figures.IdleQuery) -> figures.IdlePage:
+        """Who held GPUs without using them, most idle first, up to 120 attempts a reply.
+
+        Raises:
+            Refusal: as `demand`.
+        """
+        now_ms = self._clock.now_ms()
+        span = measured(query.from_ms, query.to_ms, now_ms)
+        async with self._db.reading() as connection:
+            await self._check(connection, query.cluster, query.budget)
+            below = await self._below(connection, query.cluster, query.budget, span)
+            rows = await self._stores.activity.idle(connection, query.cluster, span, below, query.offset, IDLE_MAX + 1)
+        return figures.IdlePage(
+            cluster=query.cluster,
+            as_of_ms=now_ms,
+            to_ms=span.to_ms,
+            rows=tuple(figures.IdleRow(**each._asdict()) for each in rows[:IDLE_MAX]),
+            more=len(rows) > IDLE_MAX,
+        )
+
+    async def _below(self, connection: Connection, cluster: str, budget: str | None, span: Span) -> set[str] | None:
+        """A budget and all that was below it at any time of a span; None: no budget is asked for."""
+        if budget is None:
+            return None
+        tree = await self._stores.trees.tree(connection, cluster, *span)
+        return {budget, *(share.budget for share in tree.shares if budget in share.path)}
+
     async def _check(self, connection: Connection, cluster: str, budget: str | None) -> None:
         if not await self._stores.reports.has_cluster(connection, cluster):
             raise Refusal(
@@ -72,7 +190,7 @@ class Figures:
         if budget is not None and not (await self._stores.reports.known(connection, cluster, budget)).known:
             raise Refusal("unknown_budget", f"there is no budget {budget!r}; `allmende budgets` shows which there are")
 
-    async def _hours(self, connection: Connection, cluster: str, budget: str | None, span: Span) -> Hours:
+    async def _read(self, connection: Connection, cluster: str, budget: str | None, span: Span) -> Read:
         """The hours of a span; of all teams, or of a budget and those below it."""
         capacity = levels(await self._stores.readings.steps(connection, cluster, Window(*span)), *span)
         tree = await self._stores.trees.tree(connection, cluster, *span)
@@ -84,10 +202,10 @@ class Figures:
             asking.add(job)
         demand_from_ms = await self._stores.demand.demand_from_ms(connection, cluster)
         found = hours(span, capacity, tree.shares, asking.by_leaf(), used, demand_from_ms)
-        if budget is None:
-            return found
-        below = {share.budget for share in tree.shares if budget in share.path} | {budget}
-        return found._replace(teams=tuple(team for team in found.teams if team.budget in below))
+        if budget is not None:
+            below = {share.budget for share in tree.shares if budget in share.path} | {budget}
+            found = found._replace(teams=tuple(team for team in found.teams if team.budget in below))
+        return Read(found, capacity, used)
 
 
 def measured(from_ms: Ms, to_ms: Ms, now_ms: Ms) -> Span:
@@ -125,6 +243,20 @@ def _row(found: Hours, hour: int, team: TeamHours) -> figures.DemandRow:
         owed_gpu_ms=team.owed[hour] if found.known(hour) else None,
         delivered_gpu_ms=team.delivered[hour],
         unmet_gpu_ms=None if demand is None else max(0, demand - team.delivered[hour]),
+    )
+
+
+def _team(team: Team) -> figures.TeamFigures:
+    return figures.TeamFigures(
+        budget=team.budget,
+        entitled_gpu_ms=team.entitled,
+        demand_gpu_ms=team.demand,
+        owed_gpu_ms=team.impact.owed,
+        delivered_gpu_ms=team.impact.delivered,
+        weekly_gpu_ms=team.impact.weekly,
+        strict_gpu_ms=team.impact.strict,
+        watched_gpu_ms=team.busy.watched_gpu_ms,
+        busy_gpu_ms=team.busy.busy_gpu_ms,
     )
 
 

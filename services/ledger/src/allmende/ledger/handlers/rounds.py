@@ -4,7 +4,7 @@ Decides nothing while the tree or the capacity of a cluster is unknown, and says
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -15,11 +15,11 @@ from allmende.chassis.outbox import draft
 from allmende.chassis.ports import Clock, Draft, Ids
 from allmende.ledger import wire
 from allmende.ledger.handlers.charged import Charged
-from allmende.ledger.model import ClusterRow, Round
+from allmende.ledger.model import ClusterRow, Live, Round
 from allmende.ledger.ports import Readings, Trees
-from allmende.ledger.rules.aging import aging
+from allmende.ledger.rules.aging import Weights, aging
 from allmende.ledger.rules.capacity import levels
-from allmende.ledger.rules.standings import eras, take, window_at
+from allmende.ledger.rules.standings import Window, eras, take, window_at
 from allmende.proto.units import SECOND_MS, Ms
 
 _encode = msgspec.json.Encoder().encode
@@ -48,7 +48,8 @@ class Rounds:
         half_life_ms: Ms | None = None,
     ) -> None:
         self._store, self._trees, self._ids, self._health = store, trees, ids, health
-        self._charged = Charged(store)
+        # What is old today and what was old then are kept apart: one would push the other out.
+        self._charged, self._charged_then = Charged(store), Charged(store)
         self._window_ms, self._slice_cap_ms = window_ms, slice_cap_ms
         self._aging = None if half_life_ms is None else aging(half_life_ms, window_ms)
         # At most once a second of real time: on a scaled clock that is longer.
@@ -103,9 +104,24 @@ class Rounds:
         if row is None:
             return None
         window = window_at(now_ms, self._window_ms)
-        tree = await self._trees.tree(connection, cluster, window.from_ms, now_ms)
+        live = await self._store.live(connection, cluster, window.from_ms, self._weights(now_ms))
+        return Taken(await self._taken(connection, cluster, window, live, self._charged), row)
+
+    async def past(self, connection: Connection, cluster: str, edge_ms: Ms, live: Sequence[Live]) -> Round | None:
+        """The standings at a bucket's edge of the past, with what lived then; None: tree or capacity was unknown.
+
+        One millisecond before the edge, so that the bucket which begins there does not count.
+        """
+        return await self._taken(connection, cluster, window_at(edge_ms - 1, self._window_ms), live, self._charged_then)
+
+    def _weights(self, at_ms: Ms) -> Weights | None:
+        return None if self._aging is None else self._aging.at(at_ms)
+
+    async def _taken(
+        self, connection: Connection, cluster: str, window: Window, live: Sequence[Live], charged: Charged
+    ) -> Round | None:
+        tree = await self._trees.tree(connection, cluster, *window)
         capacity = levels(await self._store.steps(connection, cluster, window), *window)
-        weights = None if self._aging is None else self._aging.at(now_ms)
-        charges = await self._charged.of(connection, cluster, eras(tree.shares, window), now_ms, weights)
-        live = await self._store.live(connection, cluster, window.from_ms, weights)
-        return Taken(take(tree, charges, live, capacity, window, self._slice_cap_ms, self._aging), row)
+        weights = self._weights(window.to_ms)
+        charges = await charged.of(connection, cluster, eras(tree.shares, window), window.to_ms, weights)
+        return take(tree, charges, live, capacity, window, self._slice_cap_ms, self._aging)

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 from allmende.ledger.model import Level, Share, Used
 from allmende.ledger.rules.demand import AskedJob, demanded
 from allmende.ledger.rules.hours import HourSums, Span
+from allmende.proto.impact import Impact, impact
 from allmende.proto.units import HOUR_MS, PPM_WHOLE, GpuMs, Ms
 
 ByHour: TypeAlias = Sequence[GpuMs]
@@ -152,3 +153,64 @@ def _available(levels: Iterable[Level], from_ms: Ms, to_ms: Ms, span: Span) -> t
     for level in levels:
         sums.add(level.available, max(level.from_ms, from_ms), min(level.to_ms, to_ms))
     return sums.by_hour()
+
+
+class Busy(NamedTuple):
+    """Held GPU-ms of which the activity is known, and how much of it the devices were busy."""
+
+    watched_gpu_ms: GpuMs
+    busy_gpu_ms: GpuMs
+
+
+NOT_WATCHED = Busy(0, 0)
+
+
+class Whole(NamedTuple):
+    """The cluster over the hours in which its capacity is known, all GPU-ms."""
+
+    installed: GpuMs
+    available: GpuMs
+    allocated: GpuMs
+    unallocated: GpuMs
+
+
+class TeamFigures(NamedTuple):
+    """One leaf's sums over the hours in which owed is known, and its devices' activity over all."""
+
+    budget: str
+    entitled: GpuMs
+    demand: GpuMs
+    impact: Impact
+    busy: Busy
+
+
+def whole(found: Hours, levels: Iterable[Level], used: Iterable[Used]) -> Whole:
+    """Availability's and occupancy's amounts."""
+    installed, available = HourSums(found.span), HourSums(found.span)
+    for level in levels:
+        installed.add(level.installed, level.from_ms, level.to_ms)
+        available.add(level.available, level.from_ms, level.to_ms)
+    occupied = {True: 0, False: 0}
+    for each in used:
+        if found.capacity_known[found.span.hour_of(each.from_ms)]:
+            occupied[each.budget is None] += each.gpu_ms
+    return Whole(sum(installed.by_hour()), sum(available.by_hour()), occupied[False], occupied[True])
+
+
+def team_figures(found: Hours, busy: Mapping[str | None, Busy]) -> tuple[TeamFigures, ...]:
+    """Every team's figures. Hours in which owed is not known are nobody's, neither as owed nor as delivered."""
+    known = [found.known(hour) for hour in range(found.span.hours)]
+
+    def of_known(hours: ByHour) -> list[GpuMs]:
+        return [amount if is_known else 0 for amount, is_known in zip(hours, known, strict=True)]
+
+    return tuple(
+        TeamFigures(
+            team.budget,
+            sum(of_known(team.entitled)),
+            sum(of_known(team.demand)),
+            impact(of_known(team.owed), of_known(team.delivered)),
+            busy.get(team.budget, NOT_WATCHED),
+        )
+        for team in found.teams
+    )

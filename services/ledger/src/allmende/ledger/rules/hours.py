@@ -17,6 +17,10 @@ class Span(NamedTuple):
         """Hours, a last partial one included."""
         return max(0, -(-(self.to_ms - self.from_ms) // HOUR_MS))
 
+    def has(self, at_ms: Ms) -> bool:
+        """Whether the instant lies in the span."""
+        return self.from_ms <= at_ms < self.to_ms
+
     def begins(self, hour: int) -> Ms:
         """When an hour of the span begins."""
         return self.from_ms + hour * HOUR_MS

@@ -6,6 +6,7 @@ from typing import Any
 from asyncpg import Record
 
 from allmende.chassis.db import Connection, Transaction, load_queries
+from allmende.ledger.model import Live
 from allmende.ledger.rules.demand import AskedJob, Demand, JobEnd, Placing, Want
 from allmende.ledger.rules.figures import demand_from_ms
 from allmende.ledger.rules.hours import Span
@@ -51,6 +52,10 @@ class DemandStore:
         """The jobs that lived in a span and ran on a cluster, or may."""
         async for row in connection.cursor(_SQL["jobs_of_span"], cluster, *span, prefetch=_FETCH):
             yield _asked(row)
+
+    async def live_at(self, connection: Connection, cluster: str, at_ms: Ms) -> list[Live]:
+        """The attempts that lived at an instant, with what they had used by then."""
+        return [Live(*row.values()) for row in await connection.fetch(_SQL["live_at"], cluster, at_ms)]
 
 
 def _asked(row: Record) -> AskedJob:
