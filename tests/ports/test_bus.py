@@ -316,3 +316,16 @@ async def test_after_an_outage_everything_goes_on_and_nothing_stored_is_lost(sid
     async with asyncio.timeout(20):
         while not wanted <= found:
             found |= {delivery.data for delivery in await pulled(subscription, 1)}
+
+
+async def test_last_values_are_one_a_subject_and_need_permission(side: Side) -> None:
+    ledger, wall, agent = await side.bus("ledger"), await side.bus("dashboard"), await side.bus("agent")
+    pattern = "ledger.usage_standing.v1.c1.*"
+    assert await wall.last_values("STANDINGS", [pattern]) == []
+    for subject, text in ((STANDING, "1"), (f"{STANDING}-2", "2"), (STANDING, "3"), (STANDING.replace("c1", "c2"), "4")):
+        await ledger.publish(subject, f"id-{text}", text.encode())
+    assert sorted(await wall.last_values("STANDINGS", [pattern])) == [(STANDING, b"3"), (f"{STANDING}-2", b"2")]
+    with pytest.raises(Transient):
+        await agent.last_values("STANDINGS", [pattern], 0.5)
+    with pytest.raises(Transient):
+        await wall.last_values("USAGE", ["agent.usage_tick.v1.c1.*"], 0.5)

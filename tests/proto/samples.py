@@ -19,7 +19,7 @@ from allmende.proto.budget import Budget, BudgetChanged, RevisionComplete
 from allmende.proto.demand import Asked
 from allmende.proto.envelope import Envelope
 from allmende.proto.ids import make_id
-from allmende.proto.ledger import ConfirmedCounter, UsageConfirmed, UsageStanding
+from allmende.proto.ledger import BudgetUsage, ConfirmedCounter, UsageConfirmed, UsageStanding
 from allmende.proto.message import Message, MessageRefused, Problem
 from allmende.proto.notices import BudgetNotice
 from allmende.proto.policy import DebugLane, Policy, PolicyChanged
@@ -185,6 +185,16 @@ LEDGER: tuple[Message, ...] = (
         held_gpu_ms=HOLD,
         entitlement_gpu_ms=2**60,
         available_gpus=1_024,
+    ),
+    BudgetUsage(
+        cluster="c1",
+        budget="detection",
+        as_of_ms=T0,
+        attempts=3,
+        gpus=24,
+        hour_from_ms=T0 - 1,
+        hour_gpu_ms=123_456_789,
+        day_gpu_ms=2**60,
     ),
     UsageConfirmed(cluster="c1", attempts=(ATTEMPT,), counters=(ConfirmedCounter(attempt=ATTEMPT, replica=1, epoch=2, seq=33),)),
 )

@@ -48,7 +48,7 @@ def test_an_agent_has_exactly_its_own_cluster() -> None:
 def test_a_dashboard_publishes_requests_that_change_nothing_and_no_event() -> None:
     allowed = permissions("dashboard", "wall")
     reading = tuple(f"{row.prefix}.wall" for row in REQUESTS if "dashboard" in row.asks and not row.changes)
-    assert allowed.publish == ("$SYS.REQ.USER.INFO", *reading)
+    assert allowed.publish == ("$SYS.REQ.USER.INFO", *reading, "$JS.API.DIRECT.GET.STANDINGS")
 
 
 def test_only_admission_can_hear_submissions() -> None:

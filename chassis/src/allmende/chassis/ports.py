@@ -135,6 +135,16 @@ class Bus(Protocol):
     async def watch(self, pattern: str, hear: Callable[[str, bytes], None]) -> Callable[[], Awaitable[None]]:
         """Hear live messages of a pattern without storage (core NATS); returns what stops it. Missed ones do not come again."""
 
+    async def last_values(self, stream: str, patterns: Sequence[str], timeout_s: float = 5.0) -> list[tuple[str, bytes]]:
+        """The last message of every subject that matches, of a stream that keeps last values: (subject, data), at most 1,024.
+
+        No consumer is made. Whoever wants what comes after watches first and asks then.
+
+        Raises:
+            Refused: `too_many_subjects`.
+            Transient: no answer in time, which is also what a question without permission gets; or the connection is lost.
+        """
+
     async def ask(self, subject: str, data: bytes, timeout_s: float = 5.0) -> bytes:
         """Ask a service.
 

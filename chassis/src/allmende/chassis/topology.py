@@ -87,7 +87,8 @@ def stream_config(stream: Stream, replicas: int = 1) -> dict[str, Any]:
         "duplicate_window": DUPLICATE_WINDOW_MS * _NS_PER_MS,
         "allow_rollup_hdrs": False,
         "allow_msg_ttl": False,
-        "allow_direct": False,
+        # Newcomers ask for last values without a consumer of their own (`bus.picture`).
+        "allow_direct": stream.last_value_only,
         "no_ack": False,
         "persist_mode": "",
     }

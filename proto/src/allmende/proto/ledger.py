@@ -31,6 +31,24 @@ class UsageStanding(Message, frozen=True, kw_only=True):
     available_gpus: GpuCount
 
 
+class BudgetUsage(Message, frozen=True, kw_only=True):
+    """What one leaf uses of a cluster now, and was charged in the present hour and day of UTC. Said when it changes.
+
+    `attempts` are granted and have not ended, with `gpus` in all. `hour_gpu_ms` since `hour_from_ms`, `day_gpu_ms` since midnight.
+    """
+
+    TYPE: ClassVar[str] = "budget.usage"
+
+    cluster: Name
+    budget: Name
+    as_of_ms: Instant
+    attempts: Sequence
+    gpus: Sequence
+    hour_from_ms: Instant
+    hour_gpu_ms: Amount
+    day_gpu_ms: Amount
+
+
 class ConfirmedCounter(Struct, frozen=True, kw_only=True):
     """Every counter of this replica up to `seq` is in the books."""
 

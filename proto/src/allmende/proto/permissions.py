@@ -7,7 +7,7 @@ server. Never talks to a server: `chassis.accounts` renders these into its confi
 from typing import Literal, NamedTuple
 
 from allmende.proto.ids import is_name
-from allmende.proto.streams import Consumer, consumer_of_agent, consumers_of
+from allmende.proto.streams import STREAMS, Consumer, consumer_of_agent, consumers_of
 from allmende.proto.subjects import REQUESTS, SERVICES, SUBJECTS, Role, Subject
 
 UserRole = Role | Literal["admin"]
@@ -64,7 +64,16 @@ def permissions(role: UserRole, identity: str) -> Permissions:
     # A refusal names its publisher: a person hears those of his own messages. All else that the table grants is open to all people.
     refused = "*" if role in ("gateway", "dashboard") else identity
     hears = tuple(_refusals(row, refused) if row.owner == "refusal" else row.pattern for row in SUBJECTS if role in row.hears)
-    return Permissions(publish=(USER_INFO, *says, *asks), subscribe=(inbox, *hears), allow_responses=False)
+    return Permissions(publish=(USER_INFO, *says, *asks, *_pictures(role)), subscribe=(inbox, *hears), allow_responses=False)
+
+
+def _pictures(role: Role) -> tuple[str, ...]:
+    """The question for last values, of streams that keep them and of which the role hears everything anyway."""
+    return tuple(
+        f"$JS.API.DIRECT.GET.{stream.name}"
+        for stream in STREAMS
+        if stream.last_value_only and all(role in row.hears for row in SUBJECTS if row.stream == stream.name)
+    )
 
 
 def _service(role: Role, inbox: str) -> Permissions:

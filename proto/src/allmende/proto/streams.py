@@ -39,7 +39,13 @@ STREAMS: tuple[Stream, ...] = (
     Stream(name="JOBS", max_age_ms=30 * DAY_MS, max_bytes=4 * GIB, purpose="what people submit, payloads included"),
     Stream(name="USAGE", max_age_ms=30 * DAY_MS, max_bytes=16 * GIB, purpose="what agents report: the books rest on it"),
     Stream(name="TREE", max_age_ms=None, max_bytes=2 * GIB, purpose="every revision of the tree of shares"),
-    Stream(name="STANDINGS", max_age_ms=None, max_bytes=1 * GIB, last_value_only=True, purpose="the number that sorts the queue"),
+    Stream(
+        name="STANDINGS",
+        max_age_ms=None,
+        max_bytes=1 * GIB,
+        last_value_only=True,
+        purpose="what sorts the queue, and use",
+    ),
     Stream(name="DECISIONS", max_age_ms=30 * DAY_MS, max_bytes=8 * GIB, purpose="grants, claims, evictions, ends, notices"),
     Stream(name="REFUSALS", max_age_ms=7 * DAY_MS, max_bytes=1 * GIB, purpose="messages that were refused, and why"),
 )

@@ -105,6 +105,7 @@ SUBJECTS: tuple[Subject, ...] = (
     _row(
         ledger.UsageStanding, "ledger", "cluster budget", "STANDINGS", ("ledger",), ("budget", "admission", "preemptor", *WATCHERS)
     ),
+    _row(ledger.BudgetUsage, "ledger", "cluster budget", "STANDINGS", ("ledger",), WATCHERS),
     _row(ledger.UsageConfirmed, "ledger", "cluster", "DECISIONS", ("ledger",), ("agent",)),
     # Admission.
     _row(admission.JobQueued, "admission", "user job", "DECISIONS", ("admission",), ("ledger", *WATCHERS)),

@@ -13,7 +13,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nkeys import NkeysError  # type: ignore[import-untyped]
 
-from allmende.chassis.bus import asking, publishing
+from allmende.chassis.bus import asking, picture, publishing
 from allmende.chassis.bus.calls import NO_RESPONDERS, Calls, read_violation, settle, status_of
 from allmende.chassis.bus.pull import PullSubscription
 from allmende.chassis.errors import Misconfigured, Refused, Transient
@@ -132,6 +132,19 @@ class NatsBus:
             await stop()
             raise Refused("not_permitted", f"these credentials may not hear {pattern!r}")
         return stop
+
+    async def last_values(self, stream: str, patterns: Sequence[str], timeout_s: float = 5.0) -> list[tuple[str, bytes]]:
+        """See `ports.Bus`. The server answers from its store.
+
+        Raises:
+            Refused: `too_many_subjects`.
+            Transient: no answer in time, which is also what a question without permission gets; or the connection is lost.
+        """
+        await self._until_connected(timeout_s)
+        try:
+            return await picture.last_values(self._client, stream, patterns, timeout_s)
+        except (NatsError, OSError) as error:
+            raise Transient(f"could not ask for the last values of {stream!r}: {error!r}") from error
 
     async def ask(self, subject: str, data: bytes, timeout_s: float = 5.0) -> bytes:
         """Ask a service.

@@ -237,6 +237,14 @@ class FakeBus:
 
         return stop
 
+    async def last_values(self, stream: str, patterns: Sequence[str], timeout_s: float = 5.0) -> list[tuple[str, bytes]]:
+        """See `ports.Bus`."""
+        await asyncio.sleep(0)
+        allowed = self._allowed is None or allows(self._allowed.publish, f"$JS.API.DIRECT.GET.{stream}")
+        if not self.server.running or not allowed:
+            raise Transient(f"no answer in {timeout_s} s")
+        return [(each.subject, each.data) for each in self.server.stored(stream) if allows(tuple(patterns), each.subject)]
+
     async def ask(self, subject: str, data: bytes, timeout_s: float = 5.0) -> bytes:
         """See `ports.Bus`."""
         await asyncio.sleep(0)

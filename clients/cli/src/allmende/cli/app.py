@@ -12,6 +12,7 @@ from allmende.cli.commands import (
     ledger,
     ledger_demand,
     ledger_figures,
+    ledger_follow,
     ledger_forecast,
     ledger_quarantine,
     ledger_verify,
@@ -65,6 +66,7 @@ ledger.app.command()(ledger_figures.figures)
 ledger.app.command()(ledger_waits.waits)
 ledger.app.command()(ledger_waits.idle)
 ledger.app.command()(ledger_forecast.forecast)
+ledger.app.command()(ledger_follow.follow)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(nodes.app, name="nodes")
 app.add_typer(notices.app, name="notices")

@@ -13,6 +13,7 @@ from allmende.ledger.handlers.pace import Forecast
 from allmende.ledger.handlers.quarantine import QuarantineAnswers
 from allmende.ledger.handlers.reports import Reports
 from allmende.ledger.handlers.rounds import Rounds
+from allmende.ledger.handlers.said import UsageSaying
 from allmende.ledger.handlers.verify import Verification
 from allmende.ledger.store.activity import ActivityStore
 from allmende.ledger.store.booking import BookingStore
@@ -20,6 +21,7 @@ from allmende.ledger.store.demand import DemandStore
 from allmende.ledger.store.quarantine import QuarantineStore
 from allmende.ledger.store.reading import ReadingStore
 from allmende.ledger.store.reports import ReportStore
+from allmende.ledger.store.said import SaidStore
 from allmende.ledger.store.tree import TreeStore
 from allmende.ledger.store.verify import VerifyStore
 from allmende.proto import subjects
@@ -43,6 +45,7 @@ async def run(chassis: Chassis, settings: Settings) -> None:
     )
     demands, activity = DemandStore(), ActivityStore()
     books = Hearing(bookings, trees, rounds, chassis.clock, chassis.ids, settings.allowance_ms)
+    heard = DemandHearing(ActivityHearing(books, activity), demands)
     worker = Worker(
         service="ledger",
         bus=chassis.bus,
@@ -50,7 +53,7 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         clock=chassis.clock,
         ids=chassis.ids,
         health=chassis.health,
-        handle=DemandHearing(ActivityHearing(books, activity), demands),
+        handle=UsageSaying(heard, SaidStore(), chassis.clock, chassis.ids),
         consumers=consumers_of("ledger"),
         batch=settings.batch,
     )

@@ -358,3 +358,15 @@ class BudgetKnown(NamedTuple):
 
     known: bool
     has_below: bool
+
+
+class InUse(NamedTuple):
+    """What a budget uses of a cluster now, in GPUs, and was charged since the hour and the day of UTC began."""
+
+    cluster: str
+    budget: str
+    attempts: int
+    gpus: int
+    hour_from_ms: Ms
+    hour_gpu_ms: GpuMs
+    day_gpu_ms: GpuMs

@@ -16,6 +16,7 @@ from allmende.ledger.model import (
     Fault,
     FaultRow,
     Granted,
+    InUse,
     Life,
     Live,
     NodeStep,
@@ -286,3 +287,13 @@ class PastHolds(Protocol):
 
     async def live_at(self, connection: Connection, cluster: str, at_ms: Ms) -> list[Live]:
         """The attempts that lived at an instant, with what they had used by then."""
+
+
+class Said(Protocol):
+    """What viewers were told last."""
+
+    async def turn(self, tx: Transaction, now_ms: Ms, every_ms: Ms) -> list[str]:
+        """The clusters whose use nobody has looked at for so long; from now on it is this caller's to say."""
+
+    async def changed(self, tx: Transaction, clusters: Sequence[str], now_ms: Ms) -> list[InUse]:
+        """The budgets whose use differs from what was said, which is remembered as said; hours and days are those of UTC."""

@@ -10,6 +10,7 @@ from allmende.ledger.model import (
     FaultRow,
     Grant,
     Granted,
+    InUse,
     NodeStep,
     Posting,
     Protected,
@@ -140,6 +141,11 @@ def standing(cluster: str, taken: Round, account: Account, usage_revision: int, 
         entitlement_gpu_ms=account.entitlement_gpu_ms,
         available_gpus=taken.available_gpus,
     )
+
+
+def budget_usage(row: InUse, as_of_ms: Ms) -> ledger.BudgetUsage:
+    """What viewers hear of one budget's use."""
+    return ledger.BudgetUsage(as_of_ms=as_of_ms, **row._asdict())
 
 
 def posting(number: int, row: Posting) -> ledger.Posting:
