@@ -3,6 +3,7 @@
 The tests of this module share the lab and run in the order in which they stand, as a person would go on.
 """
 
+import json
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -179,6 +180,8 @@ def test_what_the_ledger_tells(terminal: Terminal) -> None:
     assert terminal.type("ledger", "idle", "--csv").out.startswith("attempt,job,user,budget,gpus,")
     assert {each["reaches"] for each in terminal.type("ledger", "forecast", "--json").json["rows"]} == {"unknown"}
     assert "AT THIS RATE" in terminal.type("ledger", "forecast").out
+    followed = [json.loads(each) for each in terminal.type("ledger", "follow", "--once", "--json").out.splitlines()]
+    assert {each["type"] for each in followed} == {"usage.standing", "budget.usage"}
     assert terminal.type("ledger", "figures", "--csv").out.startswith("row,budget,installed_gpu_ms,")
     inner = terminal.type("ledger", "statement", "lab")
     assert (inner.code, "[has_budgets_below]" in inner.err) == (1, True)

@@ -41,6 +41,10 @@ class Newest:
     async def take(self) -> list[bytes]:
         """What is new, by subject; waits until something is."""
         await self._some.wait()
+        return self.now()
+
+    def now(self) -> list[bytes]:
+        """What is new, by subject; nothing, where nothing is."""
         self._some.clear()
         taken, self._waiting = self._waiting, {}
         return [taken[subject] for subject in sorted(taken)]
@@ -68,11 +72,11 @@ def follow(
         async with session.opened(lab) as opened:
             newest = Newest()
             await opening(opened.bus, opened.one_cluster(cluster), newest)
-            while True:
+            for data in newest.now():
+                _print(data, as_json)
+            while not once:
                 for data in await newest.take():
                     _print(data, as_json)
-                if once:
-                    return
 
     session.run(work())
 
