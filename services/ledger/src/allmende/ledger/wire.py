@@ -18,7 +18,7 @@ from allmende.ledger.model import (
     Round,
     Started,
 )
-from allmende.ledger.rules.activity import Activity
+from allmende.ledger.rules.activity import Activity, CounterKey
 from allmende.ledger.rules.books import Books
 from allmende.ledger.rules.demand import JobEnd, Said, Want, Word
 from allmende.ledger.rules.tree import Revision
@@ -29,7 +29,7 @@ from allmende.proto.budget import RevisionComplete
 from allmende.proto.demand import Asked
 from allmende.proto.message import MessageRefused, Problem
 from allmende.proto.subjects import publisher_of
-from allmende.proto.units import GpuMs, Ms
+from allmende.proto.units import Ms
 
 # At most this many counters or attempts in one usage.confirmed.
 CONFIRMED_MAX = 512
@@ -77,10 +77,10 @@ def word(said: Said, body: JobQueued | JobGranted | JobChanged | JobEnded | JobR
             return Word(said, body.job, _want(body.asked), None)
 
 
-def activity(cluster: str, said: Counter, busy_gpu_ms: GpuMs) -> Activity:
-    """What a counter says of its devices."""
-    key = (cluster, said.attempt, said.replica, said.epoch)
-    return Activity(key, said.since_ms, said.held_ms, said.used_gpu_ms, busy_gpu_ms, said.memory_active_gpu_ms)
+def activity(key: CounterKey, said: Counter) -> Activity:
+    """What a counter that tells of its devices says of them."""
+    assert said.busy_gpu_ms is not None, "asked only of counters that tell"
+    return Activity(key, said.since_ms, said.held_ms, said.used_gpu_ms, said.busy_gpu_ms, said.memory_active_gpu_ms)
 
 
 def _want(asked: Asked | None) -> Want | None:

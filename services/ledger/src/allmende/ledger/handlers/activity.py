@@ -13,7 +13,7 @@ from allmende.ledger import wire
 from allmende.ledger.model import BUCKET_MS
 from allmende.ledger.ports import Activities
 from allmende.ledger.rules.activity import Activity, CounterKey, is_believed, parts
-from allmende.proto.agent import AttemptEnded, UsageTick
+from allmende.proto.agent import AttemptEnded, Counter, UsageTick
 from allmende.proto.units import Ms
 
 # Hints of attempts whose end another replica heard are never asked for again. Forgetting all costs one read a running counter.
@@ -44,14 +44,16 @@ class ActivityHearing:
         """The newest reading of each counter that is final, or in another bucket than the last that was read; and the finals."""
         due: dict[CounterKey, Activity] = {}
         ended: set[CounterKey] = set()
-        for reading, final in _readings(events):
+        for cluster, counter, final in _told(events):
+            key = (cluster, counter.attempt, counter.replica, counter.epoch)
             if final:
-                ended.add(reading.key)
-                self._read.pop(reading.key, None)
-            if final or self._read.get(reading.key) != _bucket(reading):
-                newest = due.get(reading.key)
-                if newest is None or newest.held_ms < reading.held_ms:
-                    due[reading.key] = reading
+                ended.add(key)
+                self._read.pop(key, None)
+            elif self._read.get(key) == (counter.since_ms + counter.held_ms) // BUCKET_MS:
+                continue
+            newest = due.get(key)
+            if newest is None or newest.held_ms < counter.held_ms:
+                due[key] = wire.activity(key, counter)
         return due, ended
 
 
@@ -59,10 +61,12 @@ def _bucket(reading: Activity) -> Ms:
     return (reading.since_ms + reading.held_ms) // BUCKET_MS
 
 
-def _readings(events: Iterable[Event]) -> Iterator[tuple[Activity, bool]]:
+def _told(events: Iterable[Event]) -> Iterator[tuple[str, Counter, bool]]:
+    """The counters that tell of their devices, with their cluster, and whether they are final."""
     for event in events:
         body = event.body
         if isinstance(body, UsageTick | AttemptEnded):
+            final = isinstance(body, AttemptEnded)
             for counter in body.counters:
                 if counter.busy_gpu_ms is not None:
-                    yield wire.activity(body.cluster, counter, counter.busy_gpu_ms), isinstance(body, AttemptEnded)
+                    yield body.cluster, counter, final
