@@ -9,7 +9,7 @@ from allmende.admission.model.values import Job, Node
 from allmende.admission.rules.vetting import vet, warnings
 from allmende.proto.budget import Budget, ClusterShare
 from allmende.proto.units import HOUR_MS
-from tests.admission.builders import NOW, TERMS, job, lab, node, tree
+from tests.admission.builders import NOW, TERMS, job, lab, node, run_pass, tree
 
 TREE = tree("a", programs={"p": ["p1"]}) | {
     "unset": Budget(budget="unset", parent="org", members=("u1",)),
@@ -72,6 +72,15 @@ def check(row: Row) -> None:
 @pytest.mark.parametrize("sentence", ROWS)
 def test_vetting(sentence: str) -> None:
     check(ROWS[sentence])
+
+
+def test_a_root_that_stands_alone_is_the_whole_and_its_members_need_no_share() -> None:
+    """The smallest lab of all. The ledger owes it everything, so admission may not refuse it."""
+    budgets = {"org": Budget(budget="org", members=("u1",))}
+    verdict = vet(job(1, user="u1", budget="org"), lab(nodes=NODES, budgets=budgets), NOW, TERMS)
+    assert (verdict.refusal, verdict.accepted) == (None, True)
+    books = lab([job(1, user="u1", budget="org")], NODES, {"org": 500}, budgets=budgets)
+    assert [each.budget for each in run_pass(books).change.attempts] == ["org"]
 
 
 def test_every_refusal_is_one_sentence_that_says_what_to_do() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import fields, replace
 
 from allmende.proto.budget import Budget, ClusterShare
-from allmende.proto.tree import digest, effective_share, is_whole, leaves, named_clusters, paths
+from allmende.proto.tree import covers_slices, digest, effective_share, is_whole, leaves, named_clusters, paths
 from allmende.proto.units import PPM_WHOLE
 
 
@@ -173,3 +173,10 @@ def test_the_shares_of_all_leaves_are_exact_rationals() -> None:
                 product *= Fraction(share, PPM_WHOLE)
             total += product
     assert total == Fraction(21, 100)
+
+
+def test_which_leaves_cover_slices() -> None:
+    """Set, zero included, or the whole by itself; unset is neither."""
+    alone = Budget(budget="lab")
+    rows = (alone, LAB["detection"], LAB["zero"], LAB["unset"])
+    assert [covers_slices(row) for row in rows] == [True, True, True, False]

@@ -68,6 +68,13 @@ def leaves(budgets: Mapping[str, Budget]) -> frozenset[str]:
     return frozenset(name for name in budgets if name not in parents)
 
 
+def covers_slices(leaf: Budget) -> bool:
+    """May slices be charged to a leaf? With a share of its own, zero included; unset covers none (contract §2). A root that stands
+    alone is the whole, which needs no share.
+    """
+    return leaf.share_ppm is not None or leaf.parent is None
+
+
 def share_on(row: Budget, cluster: str | None) -> Ppm | None:
     """The budget's part of its parent on a cluster: the cluster's own share where there is one, else the general (contract §2)."""
     if cluster is not None:

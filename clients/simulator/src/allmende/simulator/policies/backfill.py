@@ -11,7 +11,7 @@ from itertools import count
 
 from allmende.proto.budget import Budget
 from allmende.proto.placement import NodeReplicas, place
-from allmende.proto.tree import leaves
+from allmende.proto.tree import covers_slices, leaves
 from allmende.proto.units import Ms
 from allmende.simulator.model import Cluster, Job, RunEnd, StandingSample, TreeChange
 from allmende.simulator.policies.displacing import Candidate, Displacement, displace
@@ -182,7 +182,7 @@ class Backfill:
         """What the job is charged to, by Allmende's own rule; None: unallocated."""
         if job.slice_ms == 0 or job.budget is None or job.budget not in self.leaves:
             return None
-        return job.budget if self.budgets[job.budget].share_ppm is not None else None
+        return job.budget if covers_slices(self.budgets[job.budget]) else None
 
     def _claim(self, waiting: Waiting, rooms: Rooms, now_ms: Ms) -> None:
         """Send victims away and keep the room for the job until they are gone."""

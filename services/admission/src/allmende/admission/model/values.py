@@ -12,6 +12,7 @@ from allmende.proto.admission import DecisionKind
 from allmende.proto.budget import Budget
 from allmende.proto.placement import NodeReplicas
 from allmende.proto.policy import Policy
+from allmende.proto.tree import covers_slices
 from allmende.proto.units import GpuMs, Ms
 
 JobState: TypeAlias = Literal["queued", "starting", "running", "ending", "ended"]
@@ -294,8 +295,8 @@ class Tree(Struct, frozen=True, kw_only=True):
     leaves: frozenset[str]
 
     def covers(self, budget: str | None) -> bool:
-        """May a slice be charged to the budget? A leaf with a share of its own, zero included; unset covers none (§2)."""
-        return budget is not None and budget in self.leaves and self.budgets[budget].share_ppm is not None
+        """May a slice be charged to the budget? Only to a leaf, and only to one that covers slices."""
+        return budget is not None and budget in self.leaves and covers_slices(self.budgets[budget])
 
 
 class KnownBudget(Struct, frozen=True, kw_only=True):

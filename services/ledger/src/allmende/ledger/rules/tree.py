@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from allmende.ledger.model import Share
 from allmende.proto.budget import Budget
-from allmende.proto.tree import effective_share, leaves, paths
+from allmende.proto.tree import covers_slices, effective_share, leaves, paths
 from allmende.proto.units import Ms
 
 
@@ -30,9 +30,8 @@ def shares_of(definitions: Mapping[str, Budget], revision: int, from_ms: Ms, clu
     ends = leaves(definitions)
     shares: dict[str, Share] = {}
     for budget, path in trails.items():
-        ppm, is_set = effective_share(path, definitions, cluster)
-        # A root that stands alone is the whole, even unset.
-        covers = is_set or budget not in ends or len(path) == 1
+        ppm, _ = effective_share(path, definitions, cluster)
+        covers = budget not in ends or covers_slices(definitions[budget])
         shares[budget] = Share(budget, path, ppm, covers, from_ms, None, revision, cluster)
     return shares
 
