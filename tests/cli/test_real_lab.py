@@ -14,14 +14,19 @@ from typing import NamedTuple
 
 import pytest
 
+from allmende.chassis.clock import RealClock
+from allmende.chassis.entropy import RandomIds
 from allmende.cli import session
-from allmende.cli.commands.run import Output, exit_code
+from allmende.cli.commands.run import Output, _Waiting, exit_code
 from allmende.cli.commands.submit import hand_in, job_of
-from allmende.cli.errors import Exit
+from allmende.cli.errors import CommandFailed, Exit
+from allmende.cli.place import Place
+from allmende.cli.session import Session
 from allmende.proto import subjects
 from allmende.proto.ledger import LedgerState, LedgerStateQuery, Posting, PostingsPage, PostingsQuery
 from allmende.proto.user import Payload
 from tests.cli.terminal import ALLMENDE, Terminal, environment
+from tests.servers import Lab
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the process agent looks after processes with Linux's means"),
@@ -99,6 +104,28 @@ def test_ctrl_c_is_not_lost_in_an_outage(terminal: Terminal) -> None:
         running.send_signal(signal.SIGINT)
         _, err = running.communicate(timeout=50)
     assert (running.returncode, "cancelled" in err) == (130, True), err
+
+
+async def test_an_order_to_stop_that_nobody_hears_is_given_up(lab: Lab) -> None:
+    """`timeout 60 allmende run ...` of a lab that is gone comes to an end, and says that the job may not."""
+    bus = await lab.bus("user", "bob")
+    place = Place(nats_url=lab.nats_url, seed_file=None, user="bob", role="user")
+    waiting = _Waiting(Session(place, bus, RealClock(), RandomIds()), "01m8x6y8fma5va3njr4546tjbq", stop_for_s=0.2)
+    waiting.interrupt()
+    with pytest.raises(CommandFailed, match="may run on: stop it with `allmende cancel") as failed:
+        await asyncio.wait_for(waiting.until_ended(), 20)
+    assert failed.value.exit_code == Exit.UNREACHABLE
+
+
+async def test_an_end_that_was_missed_is_told_with_what_is_stored_of_it(
+    terminal: Terminal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with session.opened(terminal.folder) as opened:
+        body = job_of(opened, {"gpus_per_replica": 1, "slice_ms": 0, "payload": payload("exit 9")})
+        await hand_in(opened, body, opened.now_ms())
+        ran = await asyncio.wait_for(_Waiting(opened, body.job).until_ended(), 40)
+    assert (ran.outcome, ran.exit_code) == ("failed", 1)
+    assert "its exit code was missed: failed with exit code 9" in capsys.readouterr().err
 
 
 class Books(NamedTuple):

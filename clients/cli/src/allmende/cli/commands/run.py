@@ -28,6 +28,8 @@ from allmende.proto.user import MAX_GPUS_PER_REPLICA, Payload
 LOOK_S = 0.05
 # How often admission is asked besides: what it says in an outage of the bus is heard by nobody.
 ASK_S = 5.0
+# For so long an order to stop is said again while nobody answers: as long as a service takes that is started anew.
+STOP_FOR_S = 60.0
 # Nobody is told that a job waits which starts at once.
 QUIET_S = 2.0
 PIECE_BYTES = 65_536
@@ -156,8 +158,8 @@ async def _run(lab: Path | None, job: Mapping[str, object]) -> Ran:
 class _Waiting:
     """One job that somebody waits for at a terminal."""
 
-    def __init__(self, opened: Session, job: str) -> None:
-        self._opened, self._job = opened, job
+    def __init__(self, opened: Session, job: str, stop_for_s: float = STOP_FOR_S) -> None:
+        self._opened, self._job, self._stop_for_s = opened, job, stop_for_s
         folder = opened.place.output
         self._output = Output(Path(folder) if folder else None, job, _show)
         self._ended: tuple[JobOutcome, int | None] | None = None
@@ -165,7 +167,8 @@ class _Waiting:
         self._stir = asyncio.Event()
         self._interrupts = 0
         self._cancelled = False
-        self._cancel_again_at = 0.0
+        self._cancel_again_at: float | None = None
+        self._cancel_until = 0.0
         self._told = False
 
     def hear(self, _subject: str, data: bytes) -> None:
@@ -200,7 +203,7 @@ class _Waiting:
                 raise self._left(unread.exit_code) from None
             if self._interrupts:
                 await self._cancel(loop.time())
-                if self._interrupts > 1:
+                if self._interrupts > 1 or (not self._cancelled and loop.time() > self._cancel_until):
                     raise self._left(Exit.UNREACHABLE)
             if loop.time() - asked > ASK_S or (not self._told and not self._output.seen and loop.time() - began > QUIET_S):
                 asked = loop.time()
@@ -223,16 +226,20 @@ class _Waiting:
             return
 
     async def _cancel(self, now_s: float) -> None:
-        """Tell it to stop, again and again until somebody has heard it: a job that runs on unseen is worse than a late end."""
-        if self._cancelled or now_s < self._cancel_again_at:
+        """Tell it to stop, for a while again where nobody has heard it: a job that runs on unseen is worse than a late end."""
+        if self._cancelled or (self._cancel_again_at is not None and now_s < self._cancel_again_at):
             return
+        first = self._cancel_again_at is None
+        if first:
+            self._cancel_until = now_s + self._stop_for_s
+            _tell("telling it to stop; Ctrl-C once more leaves it to its grace")
         self._cancel_again_at = now_s + ASK_S
-        _tell("telling it to stop; Ctrl-C once more leaves it to its grace")
         try:
             await self._opened.ask(subjects.CANCEL, CancelJob(job=self._job), Cancelled)
             self._cancelled = True
         except CommandFailed as failed:
-            _tell(str(failed))
+            if first:
+                _tell(str(failed))
 
     def _left(self, code: Exit) -> CommandFailed:
         if self._cancelled:
@@ -249,6 +256,9 @@ class _Waiting:
             self._refused = CommandFailed(Exit.REFUSED, reply.decisions[-1].sentence if reply.decisions else "it was refused")
         elif reply.job.state == "ended" and reply.job.outcome is not None and self._ended is None:
             self._ended = reply.job.outcome, None
+            if reply.job.outcome == "failed" and reply.decisions:
+                # Only its end says the code as a number, and that was missed: a laptop that slept, a bus that was away.
+                _tell(f"{self._job} ended, and its exit code was missed: {reply.decisions[-1].sentence}")
         elif reply.job.state == "queued" and not self._told:
             self._told = True
             _tell(f"{self._job} waits: {reply.blockers[0].sentence if reply.blockers else 'it is next in line'}")
