@@ -7,8 +7,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from allmende.cli.commands import budgets, writes
+from allmende.cli.commands.tree import WholeTree
 from allmende.cli.errors import CommandFailed, Exit
-from allmende.proto.budget import Budget, BudgetDiff, ClusterShare, Committed, Rejected, WriteReply
+from allmende.proto.budget import Budget, BudgetDiff, ChildShare, ClusterShare, Committed, Rejected, WriteReply
 from allmende.proto.message import Problem
 
 
@@ -35,6 +36,16 @@ def test_a_write_that_was_refused(reply: WriteReply, code: Exit, sentence: str) 
 def test_a_write_that_was_done() -> None:
     done = Committed(status="committed", revision=4)
     assert writes.committed(WriteReply(committed=done), 3) == done
+
+
+def test_shares_that_change_nothing_are_not_told_as_a_change() -> None:
+    tree = WholeTree(revision=4, author="ada", reason="", budgets=(Budget(budget="a", parent="lab", share_ppm=500_000),))
+    child = ChildShare(budget="a", share_ppm=500_000)
+    for cluster in (None, "c1"):
+        same = budgets._changes(tree, (child,), cluster, Committed(status="unchanged", revision=4))
+        assert same == "nothing differs from revision 4"
+    other = budgets._changes(tree, (replace(child, share_ppm=1),), None, Committed(status="committed", revision=5))
+    assert other == "revision 5\na: 50% -> 0.0001%"
 
 
 class Answers:

@@ -214,6 +214,8 @@ def _child(pair: str) -> ChildShare:
 
 
 def _changes(before: WholeTree, children: tuple[ChildShare, ...], cluster: str | None, committed: Committed) -> str:
+    if committed.status == "unchanged":
+        return f"nothing differs from revision {committed.revision}"
     old = {each.budget: each for each in before.budgets}
     lines = [f"revision {committed.revision}" + ("" if cluster is None else f", on {cluster}")]
     for child in children:

@@ -31,11 +31,12 @@ class Program(Struct, frozen=True, kw_only=True):
 
 
 class Running:
-    """One program, kept running until `stop`. `starts` counts how often it was started."""
+    """One program, kept running until `stop`. `starts` counts how often it was started, `exit_code` is how it ended last."""
 
     def __init__(self, program: Program, changed: Callable[[str], None]) -> None:
         self.program = program
         self.starts = 0
+        self.exit_code: int | None = None
         self.ended = asyncio.Event()
         self._changed = changed
         self._process: asyncio.subprocess.Process | None = None
@@ -54,7 +55,7 @@ class Running:
                 began = loop.time()
                 self._process = await _start(self.program)
                 self.starts += 1
-                code = await self._process.wait()
+                code = self.exit_code = await self._process.wait()
                 if self._stops.is_set() or not self.program.restart:
                     return
                 self._changed(f"{self.program.name} ended ({_in_words(code)}) and is started again; its log: {self.program.log}")

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from allmende.chassis import accounts, topology
 from allmende.chassis.accounts import User
+from allmende.chassis.boot import EXIT_MISCONFIGURED
 from allmende.chassis.bus import connect
 from allmende.chassis.embedded import NatsServer, PostgresServer, start_nats, start_postgres
 from allmende.chassis.errors import Misconfigured
@@ -161,8 +162,11 @@ class Lab:
         loop = asyncio.get_running_loop()
         until = loop.time() + START_S
         while not await asyncio.to_thread(serves, self._port_file(service)):
+            log = self.programs[service].program.log
+            if self.programs[service].exit_code == EXIT_MISCONFIGURED:
+                # It has said in its last line what to change; started again, it would only say so again.
+                raise CommandFailed(Exit.USAGE, f"{log.read_text(errors='replace').splitlines()[-1]}; its log: {log}")
             if loop.time() > until:
-                log = self.programs[service].program.log
                 raise CommandFailed(Exit.UNREACHABLE, f"the {service} service did not come up in {START_S:.0f} s; its log: {log}")
             await asyncio.sleep(_POLL_S)
 
