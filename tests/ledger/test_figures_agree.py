@@ -1,4 +1,4 @@
-"""The ledger's figures are the simulator's: the same generated past, told to both, gives the same hours, sums and waits, exactly."""
+"""The ledger's figures are the simulator's: the same generated past has the same hours, sums and waits in both, to the digit."""
 
 from collections.abc import Iterator
 
