@@ -16,6 +16,7 @@ from allmende.proto.ids import make_id
 from allmende.proto.tree_rules import validate
 from allmende.proto.units import HOUR_MS, PPM_WHOLE, Ms, parse_share
 from tests.budget.builders import budget, own, valid_trees
+from tests.budget.test_rights import whole_of
 
 NOW_MS = 1_700_000_000_000
 # mia manages the department d, eve its neighbour e; u has no share, so what is below it counts in the lab's sum.
@@ -440,6 +441,7 @@ def test_whatever_is_planned_and_written_the_tree_is_valid_at_every_instant(rows
             found = now.at((now.now_ms - NOW_MS) / HOUR_MS + data.draw(st.sampled_from([0.5, 1, 2])))
         now = found if isinstance(found, World) else now
         assert validate(now.tree.budgets.values()) == ()
+        assert whole_of(now.tree.budgets) == 1
         assert _one_at_a_time(now.opened)
     idle = now._replace(opened=[each._replace(renewal=None) for each in now.opened])
     last = idle.at(1_000)
