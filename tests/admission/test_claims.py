@@ -7,12 +7,12 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from allmende.admission import wire
 from allmende.admission.model.books import Books
 from allmende.admission.model.facts import Claimed, Withdrawn
 from allmende.admission.model.values import Attempt, Job, Reason
 from allmende.admission.rules import life
 from allmende.admission.rules.passing import Passed, may_pass
+from allmende.admission.wire import said
 from allmende.proto.admission import ClaimRaised
 from allmende.proto.placement import NodeReplicas
 from allmende.proto.units import HOUR_MS, SECOND_MS
@@ -96,9 +96,9 @@ def test_a_claim_names_the_nodes_that_did_not_start_the_job_so_that_nobody_is_ev
     books = lab([*holders, failed_once], [node(1), node(2)], {"b": 90}, attempts=running)
     (raised,) = run_pass(books).change.claims
     assert raised.avoid == ("n001",)
-    said = wire.message(Claimed(raised), 1, NOW, 0)
-    assert isinstance(said, ClaimRaised)
-    assert said.avoid_nodes == ("n001",)
+    told = said.message(Claimed(raised), 1, NOW, 0)
+    assert isinstance(told, ClaimRaised)
+    assert told.avoid_nodes == ("n001",)
 
 
 def test_at_most_so_many_claims_are_open_on_a_cluster() -> None:

@@ -7,13 +7,13 @@ memory never holds what was not committed. Decides nothing itself: rules do.
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from allmende.admission import wire
 from allmende.admission.model.books import Books, Timer
 from allmende.admission.model.facts import NOTHING, Change, Claimed, Ended, Fact, Granted, Protected, Queued, Refused
 from allmende.admission.model.values import Decided, Job, Reason, Terms
 from allmende.admission.ports import Store, Term
 from allmende.admission.rules import cordons, explaining, life, policies, vetting
 from allmende.admission.rules.passing import Outlook, decide, may_pass, not_ready
+from allmende.admission.wire import said
 from allmende.chassis import trace
 from allmende.chassis.db import Transaction
 from allmende.chassis.errors import Transient
@@ -239,7 +239,7 @@ class Desk:
     def _draft(self, fact: Fact, cause: str | None, now_ms: Ms) -> Draft:
         fence = self._term.fence
         assert fence is not None
-        message = wire.message(fact, fence, now_ms, self.terms.stop_grace_ms)
+        message = said.message(fact, fence, now_ms, self.terms.stop_grace_ms)
         return draft(message, ids=self._ids, now_ms=now_ms, cause=cause)
 
     # ------------------------------------------------------------------------------------------------------------------- reading

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from allmende.admission import wire
 from allmende.admission.handlers.desk import Desk
 from allmende.admission.model.books import Books
 from allmende.admission.model.facts import Change
 from allmende.admission.model.values import Reason
 from allmende.admission.ports import Owner, Store
 from allmende.admission.rules import closing, cordons, life, policies, trees
+from allmende.admission.wire import heard
 from allmende.chassis.db import Transaction
 from allmende.chassis.log import get_logger
 from allmende.chassis.outbox import draft
@@ -57,23 +57,23 @@ class Hearing:
     def _submitted(self, books: Books, owners: dict[str, Owner], event: Event, said: JobSubmitted) -> list[Draft]:
         owner = owners.get(said.job)
         if owner is None:
-            job = wire.job(said, event.envelope.occurred_at_ms, event.received_at_ms)
+            job = heard.job(said, event.envelope.occurred_at_ms, event.received_at_ms)
             owners[said.job] = Owner(said.user, job.digest)
             job, moved = closing.raced(books, job, event.received_at_ms, self._clock.now_ms())
             self._desk.take_in(job, event.envelope.id)
             if said.job in books.jobs:
                 self._desk.apply(moved, event.envelope.id)
-                books.put_payload(said.job, wire.payload(said))
+                books.put_payload(said.job, heard.payload(said))
             return []
         # Nothing is stored of what is refused here: the row, and its story, are those of the first submission.
         if owner.user != said.user:
             reason = Reason("job_id_taken", f"job id {said.job} is taken by another user; make a new one")
-        elif owner.digest is not None and owner.digest != wire.digest(said):
+        elif owner.digest is not None and owner.digest != heard.digest(said):
             sentence = f"job {said.job} was submitted before and said something else; it goes on as it was, make a new id"
             reason = Reason("job_id_reused", sentence)
         else:
             return []
-        body = JobRefused(user=said.user, job=said.job, problem=wire.problem(reason))
+        body = JobRefused(user=said.user, job=said.job, problem=problem(reason))
         return [draft(body, ids=self._ids, now_ms=self._clock.now_ms(), cause=event.envelope.id)]
 
     def _hear(self, books: Books, event: Event) -> None:
@@ -88,13 +88,13 @@ class Hearing:
             case UsageStanding():
                 self._standing(books, body)
             case BudgetChanged():
-                trees.heard_budget(books, wire.known_budget(body, event.received_at_ms))
+                trees.heard_budget(books, heard.known_budget(body, event.received_at_ms))
                 self._tree(books)
             case RevisionComplete():
-                trees.heard_revision(books, wire.known_revision(body))
+                trees.heard_revision(books, heard.known_revision(body))
                 self._tree(books)
             case NodeCordoned() | NodeReturned():
-                self._desk.apply(cordons.heard(books, wire.cordon(body), self._clock.now_ms()), event.envelope.id)
+                self._desk.apply(cordons.heard(books, heard.cordon(body), self._clock.now_ms()), event.envelope.id)
                 self._desk.want((body.cluster,))
             case ClaimAnswered():
                 self._answered(books, body, event.envelope.id)
@@ -117,11 +117,11 @@ class Hearing:
                 change = life.started(books, body.attempt, body.started_at_ms, event.received_at_ms)
             case AttemptEnded():
                 terms = policies.terms_on(books, body.cluster, self._desk.terms)
-                change = life.ended(books, body.attempt, wire.end(body), self._clock.now_ms(), terms)
+                change = life.ended(books, body.attempt, heard.end(body), self._clock.now_ms(), terms)
             case GpuFreed():
                 change = life.freed(books, body.attempt, tuple((part.node, part.gpus) for part in body.nodes))
             case _:
-                change = life.ordered(books, body.attempt, wire.order(body))
+                change = life.ordered(books, body.attempt, heard.order(body))
         self._desk.apply(change, event.envelope.id)
         if change.stirred:
             self._desk.want((body.cluster,))
@@ -147,7 +147,7 @@ class Hearing:
         if had is not None and said.seq <= had.seq and said.at_ms <= had.at_ms:
             self._sign_of_life(books, said.cluster, said.node, at_ms)
             return
-        node = wire.node(said, had, at_ms)
+        node = heard.node(said, had, at_ms)
         self._desk.apply(Change(nodes=(node,), stirred=(said.cluster,)))
         self._desk.want((said.cluster,))
         if had is None:
@@ -158,7 +158,7 @@ class Hearing:
     def _standing(self, books: Books, said: UsageStanding) -> None:
         had = books.counted.get(said.cluster, {}).get(said.budget)
         if had is None or had.usage_revision < said.usage_revision:
-            books.put_counted(wire.counted(said))
+            books.put_counted(heard.counted(said))
             self._desk.want((said.cluster,))
 
     def _tree(self, books: Books) -> None:
@@ -175,5 +175,5 @@ class Hearing:
         claim = books.claims.get(said.claim)
         if claim is None or claim.cluster != said.cluster:
             return
-        self._desk.apply(life.answered(books, said.claim, wire.answer(said, claim), self._clock.now_ms(), self._desk.terms), cause)
+        self._desk.apply(life.answered(books, said.claim, heard.answer(said, claim), self._clock.now_ms(), self._desk.terms), cause)
         self._desk.want((said.cluster,))

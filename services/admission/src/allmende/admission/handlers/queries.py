@@ -10,13 +10,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from allmende.admission import wire
 from allmende.admission.handlers.desk import Desk
 from allmende.admission.model.values import Attempt, Job, Reason
 from allmende.admission.ports import JobFilter, PastFilter, Store
 from allmende.admission.rules import explaining, policies
 from allmende.admission.rules.explaining import Waiting
 from allmende.admission.rules.passing import not_ready
+from allmende.admission.wire import heard, replies, said
 from allmende.chassis.db import Database
 from allmende.chassis.ports import Clock
 from allmende.proto import admission
@@ -57,7 +57,7 @@ class Queries:
         entries = []
         for position, each in enumerate(waiting[query.offset : query.offset + query.limit], start=query.offset):
             reasons = explaining.blockers(each.job, books, self._desk.outlooks, now_ms, self._desk.terms)
-            entries.append(wire.queue_entry(position, each, reasons))
+            entries.append(replies.queue_entry(position, each, reasons))
         missing = not_ready(books)
         shown = tuple(fitting(entries))
         return admission.QueuePage(ready=not missing, not_ready=missing, waiting=len(waiting), entries=shown)
@@ -67,7 +67,7 @@ class Queries:
         wanted = JobFilter(query.user, query.budget, tuple(query.states), query.before, query.limit + 1)
         async with self._db.reading() as connection:
             rows = await self._store.page_of_jobs(connection, wanted)
-        shown = fitting([wire.job_summary(job, latest) for job, latest in rows[: query.limit]])
+        shown = fitting([replies.job_summary(job, latest) for job, latest in rows[: query.limit]])
         more = len(rows) > len(shown)
         return admission.JobsPage(jobs=tuple(shown), next_before=shown[-1].job if more and shown else None)
 
@@ -104,16 +104,16 @@ class Queries:
         ahead: list[admission.Ahead] = []
         if position is not None and mine is not None and mine.tier != "unknown":
             nearest = range(position - 1, max(-1, position - 1 - AHEAD_MAX), -1)
-            ahead = [wire.ahead(place, order[place], mine) for place in nearest]
+            ahead = [replies.ahead(place, order[place], mine) for place in nearest]
         standing = None if mine is None else mine.standing
         # The newest are the ones that matter where not all fit.
-        told = fitting([wire.decision(each) for each in reversed(decisions)], REPLY_BYTES // 2)
-        shown = fitting([wire.attempt_summary(each) for each in reversed(attempts)], REPLY_BYTES // 4)
+        told = fitting([replies.decision(each) for each in reversed(decisions)], REPLY_BYTES // 2)
+        shown = fitting([replies.attempt_summary(each) for each in reversed(attempts)], REPLY_BYTES // 4)
         return admission.WhyReply(
-            job=wire.job_summary(job, attempts[-1] if attempts else None),
+            job=replies.job_summary(job, attempts[-1] if attempts else None),
             attempts=tuple(reversed(shown)),
             decisions=tuple(reversed(told)),
-            blockers=wire.blockers(reasons),
+            blockers=said.blockers(reasons),
             position=position,
             tier=None if mine is None else mine.tier,
             used_gpu_ms=None if standing is None else standing.used,
@@ -132,7 +132,9 @@ class Queries:
             for node, gpus in claim.earmarks().items():
                 marks[claim.cluster, node] = marks.get((claim.cluster, node), 0) + gpus
         silent_after_ms = self._desk.terms.silent_after_ms
-        views = [wire.node_view(books.nodes[key], books, marks.get(key, 0), now_ms, silent_after_ms) for key in keys[: query.limit]]
+        views = [
+            replies.node_view(books.nodes[key], books, marks.get(key, 0), now_ms, silent_after_ms) for key in keys[: query.limit]
+        ]
         shown = fitting(views)
         more = len(shown) < len(keys) and bool(shown)
         return admission.NodesPage(nodes=tuple(shown), next_after=(shown[-1].cluster, shown[-1].node) if more else None)
@@ -161,7 +163,7 @@ class Queries:
         newer = rows[0] if query.before is not None and rows and rows[0].revision == query.before else None
         rows = rows[1:] if newer is not None else rows
         ends_ms = [None if newer is None else newer.from_ms, *(each.from_ms for each in rows)]
-        told = [wire.past_policy(each, until_ms) for each, until_ms in zip(rows[: query.limit], ends_ms, strict=False)]
+        told = [replies.past_policy(each, until_ms) for each, until_ms in zip(rows[: query.limit], ends_ms, strict=False)]
         shown = fitting(told)
         more = len(rows) > len(shown) and bool(shown)
         return PolicyHistoryPage(policies=tuple(shown), next_before=shown[-1].revision if more else None)
@@ -179,7 +181,7 @@ class Queries:
             kept = await self._store.payload_of_job(connection, attempt.job)
         if kept is None:
             raise Refusal("unknown_attempt", f"attempt {query.attempt} has no payload any more")
-        return PayloadReply(attempt=attempt.attempt, job=attempt.job, payload=wire.payload_of(kept))
+        return PayloadReply(attempt=attempt.attempt, job=attempt.job, payload=heard.payload_of(kept))
 
     def _order(self, cluster: str | None) -> list[Waiting]:
         books, now_ms = self._desk.known(), self._clock.now_ms()
@@ -205,8 +207,8 @@ def _past(rows: Sequence[tuple[Job, Attempt | None]], to_ms: Ms) -> tuple[tuple[
     for count, (job, attempt) in enumerate(rows):
         if job.submitted_at_ms >= to_ms:
             continue
-        told = found.get(job.job) or (wire.past_job(job), [])
-        past = None if attempt is None else wire.past_attempt(attempt)
+        told = found.get(job.job) or (replies.past_job(job), [])
+        past = None if attempt is None else replies.past_attempt(attempt)
         left -= 0 if past is None else len(_encode(past)) + 1
         left -= 0 if job.job in found else len(_encode(told[0])) + 1
         if left < 0 and found:
