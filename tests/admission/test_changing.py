@@ -13,18 +13,8 @@ from allmende.admission.model.values import Job, Reason
 from allmende.admission.rules import explaining
 from allmende.admission.rules.changing import Wanted, altered
 from allmende.proto import subjects
-from allmende.proto.admission import (
-    CancelJob,
-    Changed,
-    ChangeJob,
-    JobChanged,
-    JobEnded,
-    JobGranted,
-    JobQueued,
-    JobRefused,
-    JobsQuery,
-    WhyQuery,
-)
+from allmende.proto.admission import JobChanged, JobEnded, JobGranted, JobQueued, JobRefused, JobsQuery, WhyQuery
+from allmende.proto.commands import CancelJob, Changed, ChangeJob
 from allmende.proto.envelope import Refusal
 from allmende.proto.units import HOUR_MS, MINUTE_MS
 from allmende.proto.user import Payload

@@ -10,7 +10,6 @@ from allmende.chassis.errors import Transient
 from allmende.proto import subjects
 from allmende.proto.admission import (
     AttemptProtected,
-    CancelJob,
     ClaimRaised,
     ClaimWithdrawn,
     JobEnded,
@@ -23,6 +22,7 @@ from allmende.proto.admission import (
     WhyQuery,
 )
 from allmende.proto.budget import Budget
+from allmende.proto.commands import CancelJob
 from allmende.proto.envelope import Refusal
 from allmende.proto.message import MessageRefused
 from allmende.proto.payload import PayloadQuery

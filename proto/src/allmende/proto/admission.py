@@ -8,7 +8,7 @@ from allmende.proto.demand import Asked
 from allmende.proto.ids import Id, Name
 from allmende.proto.message import Code, Message, Problem, Text
 from allmende.proto.units import Amount, GpuCount, Instant, Sequence, Span
-from allmende.proto.user import Kind
+from allmende.proto.user import InArray, Kind
 
 Replicas = Annotated[int, Meta(ge=1, le=4_096)]
 JobOutcome = Literal["finished", "failed", "cancelled", "preempted", "max_runtime", "refused"]
@@ -249,6 +249,8 @@ class JobsQuery(Struct, frozen=True, kw_only=True):
 
     user: Name | None = None
     budget: Name | None = None
+    array: Annotated[str, Meta(min_length=4, max_length=26, pattern=r"\A[0-9a-z]+\Z")] | None = None
+    """Only the jobs of the array to which this job belongs; an end of its id will do."""
     states: tuple[JobState, ...] = ()
     before: Id | None = None
     limit: Annotated[int, Meta(ge=1, le=100)] = 50
@@ -285,6 +287,7 @@ class JobSummary(Struct, frozen=True, kw_only=True):
     latest: AttemptSummary | None
     held: bool = False
     """Its owner or an operator lets it wait (`state` is `queued`)."""
+    array: InArray | None = None
 
 
 class JobsPage(Struct, frozen=True, kw_only=True):
@@ -358,38 +361,6 @@ class WhyReply(Struct, frozen=True, kw_only=True):
     entitlement_gpu_ms: Amount | None = None
     ahead: tuple[Ahead, ...] = ()
     """Who stands before it, nearest first, at most 10."""
-
-
-class CancelJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """End a job of the caller's own, waiting or running."""
-
-    job: Annotated[str, Meta(min_length=4, max_length=26, pattern=r"\A[0-9a-z]+\Z")]
-
-
-class Cancelled(Struct, frozen=True, kw_only=True):
-    """`status`: `ended` at once, `ending` when the agent was told, `already_ended` before."""
-
-    job: Id
-    status: Literal["ended", "ending", "already_ended"]
-
-
-class ChangeJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Change a waiting job of the caller's own; what is unset stays. `held` True: it shall not start."""
-
-    job: Annotated[str, Meta(min_length=4, max_length=26, pattern=r"\A[0-9a-z]+\Z")]
-    held: bool | None = None
-    priority: Annotated[int, Meta(ge=-1_000, le=1_000)] | None = None
-    slice_ms: Span | None = None
-
-
-class Changed(Struct, frozen=True, kw_only=True):
-    """The job as it is now; `unchanged`: it was so already."""
-
-    job: Id
-    status: Literal["changed", "unchanged"]
-    held: bool
-    priority: int
-    slice_ms: Span
 
 
 class NodesQuery(Struct, frozen=True, kw_only=True):

@@ -37,7 +37,25 @@ def make_id(now_ms: int, entropy: bytes) -> str:
     if len(entropy) != ENTROPY_BYTES:
         raise ValueError(f"an id needs {ENTROPY_BYTES} random bytes, got {len(entropy)}")
     value = now_ms << 80 | int.from_bytes(entropy, "big")
+    return _text(value)
+
+
+def _text(value: int) -> str:
     return "".join(_ALPHABET[value >> shift & 31] for shift in range(125, -1, -5))
+
+
+def following(first: str, steps: int) -> str:
+    """The id that comes so many steps after one: the jobs of an array have neighbouring ids.
+
+    Raises:
+        ValueError: it would not fit 128 bits.
+    """
+    value = steps
+    for at, letter in enumerate(reversed(first)):
+        value += _ALPHABET.index(letter) << 5 * at
+    if value >= 1 << 128:
+        raise ValueError(f"there is no id {steps} steps after {first}")
+    return _text(value)
 
 
 def is_id(text: str) -> bool:

@@ -14,6 +14,7 @@ from allmende.proto import (
     admission,
     agent,
     budget,
+    commands,
     dated,
     figures,
     ledger,
@@ -267,16 +268,14 @@ WHY = _ask("admission", "why", admission.WhyQuery, admission.WhyReply)
 NODES = _ask("admission", "nodes", admission.NodesQuery, admission.NodesPage)
 HISTORY = _ask("admission", "history", admission.HistoryQuery, admission.HistoryPage)
 CANCEL = Request(
-    service="admission", verb="cancel", request=admission.CancelJob, reply=admission.Cancelled, asks=PEOPLE, changes=True
+    service="admission", verb="cancel", request=commands.CancelJob, reply=commands.Cancelled, asks=PEOPLE, changes=True
 )
 POLICY = _ask("admission", "policy", policy.PolicyQuery, policy.PolicyReply)
 POLICY_HISTORY = _ask("admission", "policy_history", policy.PolicyHistoryQuery, policy.PolicyHistoryPage)
 SET_POLICY = Request(
     service="admission", verb="set_policy", request=policy.SetPolicy, reply=policy.PolicySet, asks=("operator",), changes=True
 )
-CHANGE = Request(
-    service="admission", verb="change", request=admission.ChangeJob, reply=admission.Changed, asks=PEOPLE, changes=True
-)
+CHANGE = Request(service="admission", verb="change", request=commands.ChangeJob, reply=commands.Changed, asks=PEOPLE, changes=True)
 PAYLOAD = Request(service="admission", verb="payload", request=payload.PayloadQuery, reply=payload.PayloadReply, asks=("agent",))
 CORDON = Request(
     service="preemptor", verb="cordon", request=preemptor.CordonNodes, reply=preemptor.DrainPage, asks=("operator",), changes=True

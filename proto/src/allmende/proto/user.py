@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from allmende.proto.ids import Id, Name
 from allmende.proto.message import Message
@@ -13,16 +13,30 @@ Argument = Annotated[str, Meta(max_length=8_192)]
 
 MAX_REPLICAS = 4_096
 MAX_GPUS_PER_REPLICA = 1_024
+MAX_ARRAY = 10_000
 # §1 of the contract: the cluster's cap on a slice is 8 h unless it says otherwise.
 DEFAULT_SLICE_CAP_MS = 8 * HOUR_MS
+
+
+MAX_VARIABLES = 1_000
+# What the agent finds in the environment of an array's job besides.
+ARRAY_VARIABLES = ("ALLMENDE_ARRAY_JOB", "ALLMENDE_ARRAY_INDEX", "ALLMENDE_ARRAY_SIZE")
 
 
 class Payload(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a job runs. Only the agent that holds a grant for the job may read it."""
 
     command: Annotated[tuple[Argument, ...], Meta(min_length=1, max_length=1_000)]
-    environment: Annotated[dict[str, Argument], Meta(max_length=1_000)] = {}
+    environment: Annotated[dict[str, Argument], Meta(max_length=MAX_VARIABLES)] = {}
     directory: Argument | None = None
+
+
+class InArray(Struct, frozen=True, kw_only=True):
+    """A job's place in its array. `first` is the id of the job that was submitted; those of the others follow it."""
+
+    first: Id
+    index: Annotated[int, Meta(ge=0, lt=MAX_ARRAY)]
+    size: Annotated[int, Meta(ge=1, le=MAX_ARRAY)]
 
 
 class JobSubmitted(Message, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,3 +62,5 @@ class JobSubmitted(Message, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     kind: Kind = "batch"
     may_run_unallocated: bool = False
     payload: Payload
+    array: Annotated[int, Meta(ge=1, le=MAX_ARRAY)] | UnsetType = UNSET
+    """So many jobs like this one, told apart by ALLMENDE_ARRAY_INDEX (decision 0037). Where unset, nothing is encoded."""

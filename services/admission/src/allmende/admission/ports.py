@@ -20,6 +20,7 @@ class JobFilter(NamedTuple):
     states: tuple[str, ...]
     before: str | None
     limit: int
+    array: str | None = None
 
 
 class Owner(NamedTuple):

@@ -1,9 +1,9 @@
 -- name: put_jobs
 -- Conditional: a row that is not as it was when the decision was made is not written, and is missed in the answer.
-INSERT INTO job AS held (job, user_name, budget, state, ended_at_ms, version, digest, body)
-SELECT job, user_name, budget, state, ended_at_ms, version, digest, body
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::text[])
-    AS put (job, user_name, budget, state, ended_at_ms, version, digest, body)
+INSERT INTO job AS held (job, user_name, budget, state, ended_at_ms, version, digest, body, array_of)
+SELECT job, user_name, budget, state, ended_at_ms, version, digest, body, array_of
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::text[], $9::text[])
+    AS put (job, user_name, budget, state, ended_at_ms, version, digest, body, array_of)
 ON CONFLICT (job) DO UPDATE
 SET budget = excluded.budget, state = excluded.state, ended_at_ms = excluded.ended_at_ms, version = excluded.version,
     body = excluded.body
@@ -66,6 +66,16 @@ INSERT INTO policy (cluster, revision, from_ms, body) VALUES ($1, $2, $3, $4)
 INSERT INTO payload (job, body) SELECT job, body FROM unnest($1::text[], $2::text[]) AS put (job, body)
 ON CONFLICT (job) DO NOTHING
 
+-- name: put_arrays
+INSERT INTO unfolding (first, body) SELECT first, body FROM unnest($1::text[], $2::text[]) AS put (first, body)
+ON CONFLICT (first) DO UPDATE SET body = excluded.body
+
+-- name: drop_arrays
+DELETE FROM unfolding WHERE first = ANY ($1::text[])
+
+-- name: arrays
+SELECT body FROM unfolding
+
 -- name: add_decisions
 INSERT INTO decision (job, body)
 SELECT job, body FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS put (job, body, place) ORDER BY place
@@ -123,6 +133,7 @@ WHERE ($1::text IS NULL OR job.user_name = $1)
     AND ($2::text IS NULL OR job.budget = $2)
     AND (cardinality($3::text[]) = 0 OR job.state = ANY ($3))
     AND ($4::text IS NULL OR job.job < $4)
+    AND ($6::text IS NULL OR job.array_of = $6)
 ORDER BY job.job DESC LIMIT $5
 
 -- name: attempts_of_job
@@ -145,4 +156,8 @@ SELECT body FROM (SELECT number, body FROM decision WHERE job = $1 ORDER BY numb
 SELECT body FROM payload WHERE job = $1
 
 -- name: forget_ended
-DELETE FROM job WHERE job IN (SELECT job FROM job WHERE state = 'ended' AND ended_at_ms < $1 ORDER BY ended_at_ms LIMIT $2)
+DELETE FROM job WHERE job IN (
+    SELECT job FROM job WHERE state = 'ended' AND ended_at_ms < $1
+        AND (array_of IS DISTINCT FROM job OR NOT EXISTS (SELECT FROM job AS other WHERE other.array_of = job.job AND other.state <> 'ended'))
+    ORDER BY ended_at_ms LIMIT $2
+)

@@ -8,6 +8,7 @@ from asyncpg import Record
 from msgspec import Struct
 from msgspec.structs import replace
 
+from allmende.admission.model.arrays import Unfolding
 from allmende.admission.model.books import Books, Dirty
 from allmende.admission.model.values import (
     Attempt,
@@ -33,6 +34,7 @@ from allmende.proto.units import Ms
 _SQL = load_queries("allmende.admission")
 _encoder = msgspec.json.Encoder()
 _jobs = msgspec.json.Decoder(Job)
+_unfoldings = msgspec.json.Decoder(Unfolding)
 _attempts = msgspec.json.Decoder(Attempt)
 _claims = msgspec.json.Decoder(Claim)
 _nodes = msgspec.json.Decoder(Node)
@@ -72,6 +74,8 @@ class AdmissionStore:
             counted=_decoded(_counted, await fetch(_SQL["counted"])),
             cordons=_decoded(_cordons, await fetch(_SQL["cordons"])),
         )
+        for first in books.arrays.load(_decoded(_unfoldings, await fetch(_SQL["arrays"]))):
+            books.set_timer(0, "array", first)
         return books
 
     async def write(self, tx: Transaction, dirty: Dirty) -> None:
@@ -84,6 +88,7 @@ class AdmissionStore:
         if dirty.payloads:
             names, bodies = zip(*dirty.payloads, strict=True)
             await tx.connection.execute(_SQL["put_payloads"], list(names), [body.decode() for body in bodies])
+        await _put_arrays(tx, dirty.arrays)
         await _put_attempts(tx, dirty.attempts)
         await _put_claims(tx, dirty.claims)
         await _put_decisions(tx, dirty.decisions)
@@ -101,7 +106,7 @@ class AdmissionStore:
     async def page_of_jobs(self, connection: Connection, wanted: JobFilter) -> Sequence[tuple[Job, Attempt | None]]:
         """Jobs, newest first, each with its latest attempt."""
         rows = await connection.fetch(
-            _SQL["page_of_jobs"], wanted.user, wanted.budget, list(wanted.states), wanted.before, wanted.limit
+            _SQL["page_of_jobs"], wanted.user, wanted.budget, list(wanted.states), wanted.before, wanted.limit, wanted.array
         )
         return [(_job(row), None if row["latest"] is None else _attempts.decode(row["latest"])) for row in rows]
 
@@ -147,10 +152,19 @@ async def _put_jobs(tx: Transaction, jobs: Sequence[Job]) -> None:
         [job.version for job in jobs],
         [job.digest for job in jobs],
         _texts(jobs),
+        [None if job.array is None else job.array.first for job in jobs],
     )
     if len(written) != len(jobs):
         missed = {job.job for job in jobs} - {row["job"] for row in written}
         raise StaleTerm(f"somebody else has written jobs meanwhile: {', '.join(sorted(missed)[:3])}")
+
+
+async def _put_arrays(tx: Transaction, arrays: Sequence[Unfolding]) -> None:
+    whole, rest = [each.first for each in arrays if each.is_whole], [each for each in arrays if not each.is_whole]
+    if rest:
+        await tx.connection.execute(_SQL["put_arrays"], [each.first for each in rest], _texts(rest))
+    if whole:
+        await tx.connection.execute(_SQL["drop_arrays"], whole)
 
 
 async def _put_attempts(tx: Transaction, attempts: Sequence[Attempt]) -> None:

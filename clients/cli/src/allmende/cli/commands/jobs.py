@@ -5,6 +5,7 @@ from typing import Annotated, get_args
 
 import typer
 from msgspec import Struct
+from msgspec.structs import replace
 from rich.console import Group, RenderableType
 
 from allmende.cli import render, session
@@ -15,10 +16,6 @@ from allmende.proto import subjects
 from allmende.proto.admission import (
     Ahead,
     AttemptSummary,
-    CancelJob,
-    Cancelled,
-    Changed,
-    ChangeJob,
     Decision,
     JobsPage,
     JobsQuery,
@@ -30,11 +27,13 @@ from allmende.proto.admission import (
     WhyQuery,
     WhyReply,
 )
+from allmende.proto.commands import CancelJob, Cancelled, Changed, ChangeJob
 from allmende.proto.units import Ms, format_duration
 
 JobArgument = Annotated[
     str, typer.Argument(metavar="JOB", help="A job's id, or its end as the tables print it.", show_default=False)
 ]
+ArrayOption = Annotated[bool, typer.Option("--array", help="And all others of its array.")]
 # What the services ask for at least: a shorter end would name too many jobs.
 SHORTEST_END = 4
 # The whole name stands in `why` and in --json.
@@ -98,6 +97,9 @@ def jobs(
         list[str] | None,
         typer.Option(metavar="STATE", help=f"Only these states: {', '.join(get_args(JobState))}, whatever the outcome."),
     ] = None,
+    array: Annotated[
+        str | None, typer.Option("--array", metavar="JOB", help="Only the jobs of this job's array.", show_default=False)
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=100, help="How many, newest first.")] = 30,
     lab: LabOption = None,
     as_json: JsonOption = False,
@@ -111,7 +113,8 @@ def jobs(
     async def work() -> None:
         async with session.opened(lab) as opened:
             whose = opened.place.user if mine else user
-            query = JobsQuery(user=whose, budget=budget, states=states, limit=limit)  # type: ignore[arg-type]  # checked above
+            of = None if array is None else _checked(array)
+            query = JobsQuery(user=whose, budget=budget, array=of, states=states, limit=limit)  # type: ignore[arg-type]  # checked above
 
             async def fetch() -> tuple[Struct, RenderableType]:
                 page = await opened.ask(subjects.JOBS, query, JobsPage)
@@ -143,8 +146,12 @@ def _job_row(job: JobSummary, now_ms: Ms) -> tuple[str, ...]:
         format_duration(job.slice_ms),
         _nodes(latest) if latest and job.state != "queued" else "-",
         str(job.attempts),
-        _cut(job.name, LONGEST_NAME) or "-",
+        _cut(job.name, LONGEST_NAME) + _place(job) or "-",
     )
+
+
+def _place(job: JobSummary) -> str:
+    return "" if job.array is None else f" [{job.array.index} of {job.array.size}]"
 
 
 def _cut(text: str, most: int) -> str:
@@ -183,7 +190,7 @@ def why(job: JobArgument, lab: LabOption = None, as_json: JsonOption = False, wa
 def _story(reply: WhyReply, now_ms: Ms) -> RenderableType:
     job = reply.job
     head = [
-        f"{job.job} {job.name}".rstrip(),
+        f"{job.job} {job.name}{_place(job)}".rstrip(),
         f"{job.user} asked for {_shape(job)}, {render.ago(job.submitted_at_ms, now_ms)}",
         f"slice {format_duration(job.slice_ms)}, {'budget ' + job.budget if job.budget else 'unallocated'}",
         _state_line(reply, now_ms),
@@ -232,37 +239,50 @@ def _decision_row(decision: Decision, now_ms: Ms) -> tuple[str, ...]:
     return (render.ago(decision.at_ms, now_ms), decision.kind, decision.sentence, revisions)
 
 
-def cancel(job: JobArgument, lab: LabOption = None, as_json: JsonOption = False) -> None:
+_OF_ONE = {
+    "ended": "{job} is cancelled",
+    "ending": "{job} was told to stop; it has its grace to leave",
+    "already_ended": "{job} had already ended",
+}
+_OF_ARRAY = {
+    "ended": "{jobs} of the array of {job} cancelled",
+    "ending": "{jobs} of the array of {job} cancelled; what runs has its grace to leave",
+    "already_ended": "all jobs of the array of {job} had already ended",
+}
+
+
+def cancel(job: JobArgument, array: ArrayOption = False, lab: LabOption = None, as_json: JsonOption = False) -> None:
     """Cancel one of your jobs, waiting or running."""
     _check_end(job)
 
     async def work() -> None:
         async with session.opened(lab) as opened:
-            reply = await opened.ask(subjects.CANCEL, CancelJob(job=job), Cancelled)
-            words = {
-                "ended": f"{reply.job} is cancelled",
-                "ending": f"{reply.job} was told to stop; it has its grace to leave",
-                "already_ended": f"{reply.job} had already ended",
-            }
-            session.show(reply, words[reply.status], as_json)
+            request = CancelJob(job=job, array=array)
+            reply = await opened.ask(subjects.CANCEL, request, Cancelled)
+            while reply.left:
+                more = await opened.ask(subjects.CANCEL, request, Cancelled)
+                reply = replace(more, jobs=reply.jobs + more.jobs)
+            words = _OF_ARRAY if array else _OF_ONE
+            session.show(reply, words[reply.status].format(job=reply.job, jobs=render.count(reply.jobs, "job")), as_json)
 
     session.run(work())
 
 
-def hold(job: JobArgument, lab: LabOption = None, as_json: JsonOption = False) -> None:
+def hold(job: JobArgument, array: ArrayOption = False, lab: LabOption = None, as_json: JsonOption = False) -> None:
     """Keep one of your waiting jobs from starting. It keeps its place."""
-    _change(ChangeJob(job=_checked(job), held=True), lab, as_json)
+    _change(ChangeJob(job=_checked(job), array=array, held=True), lab, as_json)
 
 
-def release(job: JobArgument, lab: LabOption = None, as_json: JsonOption = False) -> None:
+def release(job: JobArgument, array: ArrayOption = False, lab: LabOption = None, as_json: JsonOption = False) -> None:
     """Let a job that is held start again, in its place."""
-    _change(ChangeJob(job=_checked(job), held=False), lab, as_json)
+    _change(ChangeJob(job=_checked(job), array=array, held=False), lab, as_json)
 
 
 def change(
     job: JobArgument,
     priority: Annotated[int | None, typer.Option(min=-1000, max=1000, help="Orders jobs inside your budget only.")] = None,
     slice_: Annotated[str | None, typer.Option("--slice", help="Minimum runtime: 30m, 8h. 0 runs unallocated.")] = None,
+    array: ArrayOption = False,
     lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -270,16 +290,21 @@ def change(
     if priority is None and slice_ is None:
         raise typer.BadParameter("say what to change: --priority or --slice")
     slice_ms = None if slice_ is None else duration(slice_)
-    _change(ChangeJob(job=_checked(job), priority=priority, slice_ms=slice_ms), lab, as_json)
+    _change(ChangeJob(job=_checked(job), array=array, priority=priority, slice_ms=slice_ms), lab, as_json)
 
 
 def _change(request: ChangeJob, lab: Path | None, as_json: bool) -> None:
     async def work() -> None:
         async with session.opened(lab) as opened:
             reply = await opened.ask(subjects.CHANGE, request, Changed)
+            while reply.left:
+                more = await opened.ask(subjects.CHANGE, request, Changed)
+                reply = replace(more, jobs=reply.jobs + more.jobs)
             held = ", held" if reply.held else ""
             now = f"priority {reply.priority}, slice {format_duration(reply.slice_ms)}{held}"
-            session.show(reply, f"{reply.job} {'is' if reply.status == 'changed' else 'was already'}: {now}", as_json)
+            who = reply.job if not request.array else f"{render.count(reply.jobs, 'waiting job')} of the array of {reply.job}"
+            is_now = "was already" if reply.status == "unchanged" else "is" if reply.jobs == 1 else "are"
+            session.show(reply, f"{who} {is_now}: {now}", as_json)
 
     session.run(work())
 

@@ -19,7 +19,8 @@ from allmende.cli.errors import CommandFailed, Exit
 from allmende.cli.place import environment
 from allmende.cli.session import LabOption, Session
 from allmende.proto import subjects
-from allmende.proto.admission import CancelJob, Cancelled, JobEnded, JobOutcome, JobRefused, WhyQuery, WhyReply
+from allmende.proto.admission import JobEnded, JobOutcome, JobRefused, WhyQuery, WhyReply
+from allmende.proto.commands import CancelJob, Cancelled
 from allmende.proto.envelope import Refusal, decode
 from allmende.proto.subjects import BY_MESSAGE
 from allmende.proto.user import MAX_GPUS_PER_REPLICA, Payload

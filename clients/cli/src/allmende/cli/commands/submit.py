@@ -7,10 +7,10 @@ from typing import Annotated
 
 import msgspec
 import typer
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from allmende.chassis.errors import Refused, Transient
-from allmende.cli import session
+from allmende.cli import render, session
 from allmende.cli.errors import CommandFailed, Exit
 from allmende.cli.session import JsonOption, LabOption, Session
 from allmende.proto.admission import JobQueued, JobRefused
@@ -19,7 +19,7 @@ from allmende.proto.message import Message, MessageRefused, Problem
 from allmende.proto.misfit import in_words
 from allmende.proto.subjects import BY_MESSAGE, subject_of
 from allmende.proto.units import Ms, format_duration, parse_duration
-from allmende.proto.user import MAX_GPUS_PER_REPLICA, MAX_REPLICAS, JobSubmitted, Payload
+from allmende.proto.user import MAX_ARRAY, MAX_GPUS_PER_REPLICA, MAX_REPLICAS, JobSubmitted, Payload
 
 # As in the message: `JobSubmitted.name`.
 LONGEST_NAME = 200
@@ -68,6 +68,12 @@ def submit(
     session_kind: Annotated[bool, typer.Option("--session", help="Interactive work rather than a batch job.")] = False,
     unallocated_ok: Annotated[bool, typer.Option(help="Run unallocated if no budget covers it, instead of a refusal.")] = False,
     env: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for the job's environment; may be given several times.")] = None,
+    array: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=MAX_ARRAY, metavar="N", help="N such jobs; each finds its number, from 0, in ALLMENDE_ARRAY_INDEX."
+        ),
+    ] = None,
     directory: Annotated[Path | None, typer.Option(help="Where the command starts.")] = None,
     lab: LabOption = None,
     as_json: JsonOption = False,
@@ -94,12 +100,13 @@ def submit(
         "kind": "session" if session_kind else "batch",
         "may_run_unallocated": unallocated_ok,
         "payload": payload,
+        "array": UNSET if array is None else array,
         "slice_ms": protected_ms,
         "stated_runtime_ms": None if runtime is None else duration(runtime),
         "max_runtime_ms": None if max_runtime is None else duration(max_runtime),
     }
     outcome = session.run(_submit(lab, job))
-    words = _in_words(outcome, protected_ms if outcome.budget else 0)
+    words = _in_words(outcome, protected_ms if outcome.budget else 0, array)
     session.show(outcome, words, as_json)
     if outcome.problem:
         raise typer.Exit(int(Exit.REFUSED))
@@ -177,7 +184,7 @@ def _read(data: bytes, job: str, message: str) -> Submitted | None:
     return None
 
 
-def _in_words(outcome: Submitted, protected_ms: Ms) -> str:
+def _in_words(outcome: Submitted, protected_ms: Ms, array: int | None = None) -> str:
     lines = []
     if outcome.problem:
         lines.append(f"refused: {outcome.problem.sentence} [{outcome.problem.code}]")
@@ -187,7 +194,8 @@ def _in_words(outcome: Submitted, protected_ms: Ms) -> str:
         promise = "unallocated: may be interrupted at any time"
         if protected_ms:
             promise = f"protected for {format_duration(protected_ms)} once it starts"
-        lines.append(f"{outcome.job} queued ({promise})")
+        jobs = "" if array is None else f", the first of {array} jobs: `allmende jobs --array {render.short(outcome.job)}`"
+        lines.append(f"{outcome.job} queued ({promise}){jobs}")
     lines.extend(f"warning: {warning.sentence}" for warning in outcome.warnings)
     return "\n".join(lines)
 

@@ -2,19 +2,26 @@
 
 from typing import Literal
 
+from msgspec.structs import replace
+
 from allmende.admission.handlers.desk import Desk
 from allmende.admission.handlers.queries import one_of
+from allmende.admission.model.arrays import Unfolding
 from allmende.admission.model.books import Books
-from allmende.admission.model.values import KnownPolicy, Reason
+from allmende.admission.model.values import Job, KnownPolicy, Reason
 from allmende.admission.ports import Store, Writer
 from allmende.admission.rules import changing, life, policies
 from allmende.chassis.db import Database, Transaction
 from allmende.chassis.ports import Clock
 from allmende.chassis.worker import Outcome
-from allmende.proto.admission import CancelJob, Cancelled, Changed, ChangeJob
+from allmende.proto.commands import CancelJob, Cancelled, Changed, ChangeJob
 from allmende.proto.envelope import Refusal
+from allmende.proto.ids import following
 from allmende.proto.policy import PolicySet, SetPolicy
 from allmende.proto.units import format_duration
+
+# Jobs of an array that one command deals with: what it takes is well below what a caller waits.
+MOST_AT_ONCE = 500
 
 
 class Commands:
@@ -25,49 +32,74 @@ class Commands:
         self._operators = operators
 
     async def cancel(self, caller: str, request: CancelJob) -> Cancelled:
-        """End a job of the caller's own; an operator may end anybody's.
+        """End a job of the caller's own, or all of its array; an operator may end anybody's.
 
         Raises:
             Refusal: `unknown_job`, `ambiguous_job` or `not_your_job`.
         """
 
-        name = await self._own(caller, request.job, "cancel it")
+        job = await self._own(caller, request.job, "cancel it")
 
         async def work(tx: Transaction) -> tuple[Cancelled, Outcome]:
             books = await self._desk.open(tx)
-            job = books.jobs.get(name)
-            if job is None:
-                return Cancelled(job=name, status="already_ended"), await self._desk.close(tx)
-            self._desk.apply(life.cancel(books, job, self._clock.now_ms()))
+            live = [books.jobs[each] for each in _meant(job, request.array) if each in books.jobs]
+            coming = _coming(books, job) if request.array else None
+            if not live and coming is None:
+                return Cancelled(job=job.job, status="already_ended"), await self._desk.close(tx)
+            if coming is not None:
+                books.arrays.put(replace(coming, made=coming.size))
+            rest = [each for each in live if not _is_told(books, each)]
+            for each in rest[:MOST_AT_ONCE]:
+                self._desk.apply(life.cancel(books, each, self._clock.now_ms()))
             self._desk.want(job.clusters or books.cluster_names())
-            reply = Cancelled(job=name, status="ending" if name in books.jobs else "ended")
+            status: Literal["ending", "ended"] = "ending" if any(each.job in books.jobs for each in live) else "ended"
+            count = min(len(rest), MOST_AT_ONCE) + (coming.size - coming.made if coming is not None else 0)
+            reply = Cancelled(job=job.job, status=status, jobs=count, left=max(0, len(rest) - MOST_AT_ONCE))
             return reply, await self._desk.close(tx)
 
         return await self._writer.exclusively(work)
 
     async def change(self, caller: str, request: ChangeJob) -> Changed:
-        """Hold, release or change a waiting job of the caller's own; an operator may with anybody's.
+        """Hold, release or change a waiting job of the caller's own, or all that wait of its array; an operator may with anybody's.
 
         Raises:
             Refusal: `unknown_job`, `ambiguous_job`, `not_your_job`, `not_waiting`, or why a job of this slice would be refused.
         """
-        name = await self._own(caller, request.job, "change it")
+        job = await self._own(caller, request.job, "change it")
         wanted = changing.Wanted(request.held, request.priority, request.slice_ms)
 
         async def work(tx: Transaction) -> tuple[Changed | Refusal, Outcome]:
             books = await self._desk.open(tx)
-            job = books.jobs.get(name)
-            if job is None:
-                refusal = Refusal("not_waiting", f"job {name} has ended; only a job that waits can be held or changed")
+            live = [books.jobs[each] for each in _meant(job, request.array) if each in books.jobs]
+            waiting = [each for each in live if each.state == "queued"] if request.array else live
+            if not waiting:
+                what = f"of the array of {job.job} no job waits" if request.array else f"job {job.job} has ended"
+                refusal = Refusal("not_waiting", f"{what}; only a job that waits can be held or changed")
                 return refusal, await self._desk.close(tx)
-            change = changing.altered(books, job, wanted, caller, self._clock.now_ms(), self._desk.terms)
-            if isinstance(change, Reason):
-                return Refusal(change.code, change.sentence), await self._desk.close(tx)
-            self._desk.apply(change)
+            others = [each for each in waiting if not wanted.holds_of(each)]
+            for each in others[:MOST_AT_ONCE]:
+                change = changing.altered(books, each, wanted, caller, self._clock.now_ms(), self._desk.terms)
+                if isinstance(change, Reason):
+                    return Refusal(change.code, change.sentence), await self._desk.close(tx)
+                self._desk.apply(change)
             self._desk.want(job.clusters or books.cluster_names())
-            now = books.jobs[name]
-            status: Literal["changed", "unchanged"] = "changed" if change.jobs else "unchanged"
-            reply = Changed(job=name, status=status, held=now.held, priority=now.priority, slice_ms=now.slice_ms)
+            now = books.jobs[(others or waiting)[0].job]
+            coming = _coming(books, job) if request.array else None
+            if coming is not None:
+                # Those that have not been made yet come as the others now are.
+                alike = replace(
+                    coming.template, held=now.held, priority=now.priority, slice_ms=now.slice_ms, next_slice_ms=now.slice_ms
+                )
+                books.arrays.put(replace(coming, template=alike))
+            reply = Changed(
+                job=job.job,
+                status="changed" if others else "unchanged",
+                held=now.held,
+                priority=now.priority,
+                slice_ms=now.slice_ms,
+                jobs=min(len(others), MOST_AT_ONCE) if others else len(waiting),
+                left=max(0, len(others) - MOST_AT_ONCE),
+            )
             return reply, await self._desk.close(tx)
 
         answer = await self._writer.exclusively(work)
@@ -75,8 +107,8 @@ class Commands:
             raise answer
         return answer
 
-    async def _own(self, caller: str, job: str, doing: str) -> str:
-        """The whole id of a job that the caller may command.
+    async def _own(self, caller: str, job: str, doing: str) -> Job:
+        """A job that the caller may command, as it was stored.
 
         Raises:
             Refusal: `unknown_job`, `ambiguous_job` or `not_your_job`.
@@ -86,7 +118,7 @@ class Commands:
             stored = one_of(await self._store.jobs_by_suffix(connection, job), job)
         if stored.user != caller and caller not in self._operators:
             raise Refusal("not_your_job", f"job {stored.job} belongs to {stored.user}; only its owner or an operator may {doing}")
-        return stored.job
+        return stored
 
     async def set_policy(self, caller: str, request: SetPolicy) -> PolicySet:
         """Replace a cluster's policy; a pass follows at once. What runs goes on.
@@ -134,3 +166,21 @@ class Commands:
         self._desk.apply(change)
         self._desk.want((cluster,))
         return PolicySet(cluster=cluster, known=is_known, status="committed", revision=revision + 1, claims=len(change.claims))
+
+
+def _coming(books: Books, job: Job) -> Unfolding | None:
+    """The job's array, if not all of its jobs have been made yet."""
+    return None if job.array is None else books.arrays.get(job.array.first)
+
+
+def _meant(job: Job, array: bool) -> list[str]:
+    """The ids of the jobs that a command is about."""
+    if not array or job.array is None:
+        return [job.job]
+    return [following(job.array.first, step) for step in range(job.array.size)]
+
+
+def _is_told(books: Books, job: Job) -> bool:
+    """Whether the agent was told already to end it."""
+    attempt = books.attempts.get(job.attempt) if job.attempt is not None else None
+    return job.state != "queued" and attempt is not None and attempt.stop == "cancel"

@@ -7,11 +7,14 @@ memory never holds what was not committed. Decides nothing itself: rules do.
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
+from allmende.admission.model.arrays import Unfolding
 from allmende.admission.model.books import Books, Timer
 from allmende.admission.model.facts import NOTHING, Change, Claimed, Ended, Fact, Granted, Protected, Queued, Refused
 from allmende.admission.model.values import Decided, Job, Reason, Terms
 from allmende.admission.ports import Store, Term
-from allmende.admission.rules import cordons, explaining, life, policies, vetting
+from allmende.admission.rules import closing, cordons, explaining, life, policies, vetting
 from allmende.admission.rules.passing import Outlook, decide, may_pass, not_ready
 from allmende.admission.wire import said
 from allmende.chassis import trace
@@ -23,6 +26,8 @@ from allmende.chassis.ports import Clock, Draft, Ids
 from allmende.chassis.worker import Outcome
 from allmende.proto.units import Ms
 
+# Jobs of an array that are made at a time: about a tenth of a second.
+UNFOLD_MOST = 250
 # Earmarks that fall in a pass give a second one something to do; more rounds than this wait for the next batch.
 ROUNDS_MAX = 4
 # While claims are answered nothing is granted. After that the cluster is left alone for so many times as long, so that at most a
@@ -99,10 +104,25 @@ class Desk:
             if kind in _COUNTERS:
                 _COUNTERS[kind].add(1)
 
-    def take_in(self, job: Job, cause: str | None) -> None:
+    def unfold(self, array: Unfolding, cause: str | None) -> None:
+        """Make the next jobs of an array. Where its first can never run none of the others is made."""
+        assert self.books is not None
+        made = array.next(UNFOLD_MOST)
+        for job in made:
+            self.take_in(job, array.received_at_ms, cause)
+            if job.job == array.first and job.job not in self.books.jobs:
+                return
+        array = replace(array, made=array.made + len(made))
+        self.books.arrays.put(array)
+        if not array.is_whole:
+            # Behind what has come meanwhile: nobody waits for a whole array.
+            self.books.set_timer(self._clock.now_ms() + 1, "array", array.first)
+
+    def take_in(self, job: Job, received_at_ms: Ms, cause: str | None) -> None:
         """A job that was not known: refuse it, or let it wait."""
         assert self.books is not None
         now_ms = self._clock.now_ms()
+        job, moved = closing.raced(self.books, job, received_at_ms, now_ms)
         verdict = vetting.vet(job, self.books, now_ms, self.terms)
         refusal = verdict.refusal
         if refusal is None and verdict.accepted:
@@ -114,6 +134,7 @@ class Desk:
         decided = explaining.submitted(job, now_ms, warnings)
         self.apply(Change(jobs=(explaining.accepted(job, verdict.accepted),), decisions=(decided,)), cause)
         self._new.append(_New(job.job, cause, warnings))
+        self.apply(moved, cause)
         self.want(job.clusters or self.books.cluster_names())
 
     def judge_again(self) -> None:
@@ -185,6 +206,9 @@ class Desk:
         elif kind == "cordon":
             cluster, _, node = about.partition("/")
             self.apply(cordons.begun(books, cluster, node, now_ms))
+        elif kind == "array":
+            if (array := books.arrays.get(about)) is not None:
+                self.unfold(array, None)
         elif kind == "settle":
             self.judge_again()
 

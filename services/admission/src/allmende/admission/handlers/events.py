@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from allmende.admission.handlers.desk import Desk
@@ -11,6 +12,7 @@ from allmende.admission.model.values import Reason
 from allmende.admission.ports import Owner, Store
 from allmende.admission.rules import closing, cordons, life, policies, trees
 from allmende.admission.wire import heard
+from allmende.admission.wire.said import problem
 from allmende.chassis.db import Transaction
 from allmende.chassis.log import get_logger
 from allmende.chassis.outbox import draft
@@ -22,7 +24,7 @@ from allmende.proto.budget import BudgetChanged, RevisionComplete
 from allmende.proto.ledger import UsageStanding
 from allmende.proto.preemptor import ClaimAnswered, EvictionOrdered, EvictionOverdue, NodeCordoned, NodeReturned, SliceExpired
 from allmende.proto.units import Ms
-from allmende.proto.user import JobSubmitted
+from allmende.proto.user import ARRAY_VARIABLES, MAX_VARIABLES, JobSubmitted
 
 _log = get_logger(__name__)
 
@@ -39,7 +41,7 @@ class Hearing:
     async def __call__(self, tx: Transaction, events: Sequence[Event]) -> Outcome:
         """Hear a batch, then pass over the queue once."""
         books = await self._desk.open(tx)
-        submitted = [event.body.job for event in events if isinstance(event.body, JobSubmitted)]
+        submitted = [name for event in events if isinstance(event.body, JobSubmitted) for name in heard.names(event.body)]
         owners = dict(await self._store.owners(tx, submitted)) if submitted else {}
         refused: list[Draft] = []
         for event in events:
@@ -56,25 +58,41 @@ class Hearing:
 
     def _submitted(self, books: Books, owners: dict[str, Owner], event: Event, said: JobSubmitted) -> list[Draft]:
         owner = owners.get(said.job)
-        if owner is None:
-            job = heard.job(said, event.envelope.occurred_at_ms, event.received_at_ms)
-            owners[said.job] = Owner(said.user, job.digest)
-            job, moved = closing.raced(books, job, event.received_at_ms, self._clock.now_ms())
-            self._desk.take_in(job, event.envelope.id)
-            if said.job in books.jobs:
-                self._desk.apply(moved, event.envelope.id)
-                books.put_payload(said.job, heard.payload(said))
+        taken = next((name for name in heard.names(said) if name in owners or books.arrays.keeps(name)), None)
+        room = MAX_VARIABLES - len(said.payload.environment)
+        if said.array is not UNSET and room < len(ARRAY_VARIABLES):
+            sentence = f"an array's jobs get {len(ARRAY_VARIABLES)} variables more, and there may be {MAX_VARIABLES}: set fewer"
+            return [self._refusal(said, Reason("too_many_variables", sentence), event)]
+        if taken is None:
+            self._take_in(books, owners, event, said)
             return []
         # Nothing is stored of what is refused here: the row, and its story, are those of the first submission.
-        if owner.user != said.user:
+        if owner is None:
+            reason = Reason("job_id_taken", f"job id {taken}, which the array would use, is taken; make a new id")
+        elif owner.user != said.user:
             reason = Reason("job_id_taken", f"job id {said.job} is taken by another user; make a new one")
         elif owner.digest is not None and owner.digest != heard.digest(said):
             sentence = f"job {said.job} was submitted before and said something else; it goes on as it was, make a new id"
             reason = Reason("job_id_reused", sentence)
         else:
             return []
+        return [self._refusal(said, reason, event)]
+
+    def _refusal(self, said: JobSubmitted, reason: Reason, event: Event) -> Draft:
         body = JobRefused(user=said.user, job=said.job, problem=problem(reason))
-        return [draft(body, ids=self._ids, now_ms=self._clock.now_ms(), cause=event.envelope.id)]
+        return draft(body, ids=self._ids, now_ms=self._clock.now_ms(), cause=event.envelope.id)
+
+    def _take_in(self, books: Books, owners: dict[str, Owner], event: Event, said: JobSubmitted) -> None:
+        """The job, or the first jobs of its array."""
+        occurred_at_ms, received_at_ms = event.envelope.occurred_at_ms, event.received_at_ms
+        owner = Owner(said.user, heard.digest(said))
+        owners.update(dict.fromkeys(heard.names(said), owner))
+        if said.array is UNSET:
+            self._desk.take_in(heard.job(said, occurred_at_ms, received_at_ms), received_at_ms, event.envelope.id)
+        else:
+            self._desk.unfold(heard.unfolding(said, occurred_at_ms, received_at_ms), event.envelope.id)
+        if said.job in books.jobs:
+            books.put_payload(said.job, heard.payload(said))
 
     def _hear(self, books: Books, event: Event) -> None:
         body = event.body

@@ -63,9 +63,16 @@ class Queries:
         return admission.QueuePage(ready=not missing, not_ready=missing, waiting=len(waiting), entries=shown)
 
     async def jobs(self, caller: str, query: admission.JobsQuery) -> admission.JobsPage:
-        """Jobs, newest first."""
+        """Jobs, newest first.
+
+        Raises:
+            Refusal: `unknown_job` or `ambiguous_job`: no array can be found by it.
+        """
         wanted = JobFilter(query.user, query.budget, tuple(query.states), query.before, query.limit + 1)
         async with self._db.reading() as connection:
+            if query.array is not None:
+                named = one_of(await self._store.jobs_by_suffix(connection, query.array), query.array)
+                wanted = wanted._replace(array=named.job if named.array is None else named.array.first)
             rows = await self._store.page_of_jobs(connection, wanted)
         shown = fitting([replies.job_summary(job, latest) for job, latest in rows[: query.limit]])
         more = len(rows) > len(shown)
@@ -177,11 +184,13 @@ class Queries:
         attempt = self._desk.known().attempts.get(query.attempt)
         if attempt is None or attempt.cluster != caller:
             raise Refusal("unknown_attempt", f"no live attempt {query.attempt} was granted to cluster {caller}")
+        job = self._desk.known().jobs.get(attempt.job)
+        array = None if job is None else job.array
         async with self._db.glancing() as connection:
-            kept = await self._store.payload_of_job(connection, attempt.job)
+            kept = await self._store.payload_of_job(connection, attempt.job if array is None else array.first)
         if kept is None:
             raise Refusal("unknown_attempt", f"attempt {query.attempt} has no payload any more")
-        return PayloadReply(attempt=attempt.attempt, job=attempt.job, payload=heard.payload_of(kept))
+        return PayloadReply(attempt=attempt.attempt, job=attempt.job, payload=heard.payload_of(kept, array))
 
     def _order(self, cluster: str | None) -> list[Waiting]:
         books, now_ms = self._desk.known(), self._clock.now_ms()

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
+from allmende.admission.model.arrays import Arrays, Unfolding
 from allmende.admission.model.facts import Change
 from allmende.admission.model.room import ClusterRoom
 from allmende.admission.model.values import (
@@ -35,7 +36,7 @@ from allmende.admission.model.values import (
 from allmende.proto.policy import Policy
 from allmende.proto.units import LARGEST_AMOUNT, MINUTE_MS, GpuMs, Ms
 
-TimerKind: TypeAlias = Literal["start", "runtime", "answer", "claim", "claims", "job", "settle", "reserved", "cordon"]
+TimerKind: TypeAlias = Literal["start", "runtime", "answer", "claim", "claims", "job", "settle", "reserved", "cordon", "array"]
 Timer: TypeAlias = tuple[Ms, TimerKind, str]
 Turn: TypeAlias = tuple[Ms, str]
 """(submitted_at_ms, job): the order inside a group."""
@@ -113,6 +114,7 @@ class Dirty(NamedTuple):
     policies: tuple[KnownPolicy, ...]
     decisions: tuple[Decided, ...]
     payloads: tuple[tuple[str, bytes], ...]
+    arrays: tuple[Unfolding, ...]
 
 
 class Books:
@@ -120,6 +122,7 @@ class Books:
 
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
+        self.arrays = Arrays()
         self.attempts: dict[str, Attempt] = {}
         self.claims: dict[str, Claim] = {}
         self.nodes: dict[NodeKey, Node] = {}
@@ -284,6 +287,7 @@ class Books:
             policies=tuple(self._policies),
             decisions=tuple(self._decisions),
             payloads=tuple(self._payloads.items()),
+            arrays=self.arrays.drain(),
         )
         self._forget()
         return dirty

@@ -14,6 +14,7 @@ from allmende.proto.placement import NodeReplicas
 from allmende.proto.policy import Policy
 from allmende.proto.tree import covers_slices
 from allmende.proto.units import GpuMs, Ms
+from allmende.proto.user import InArray
 
 JobState: TypeAlias = Literal["queued", "starting", "running", "ending", "ended"]
 JobOutcome: TypeAlias = Literal["finished", "failed", "cancelled", "preempted", "max_runtime", "refused"]
@@ -117,6 +118,7 @@ class Job(Struct, frozen=True, kw_only=True):
     """Of the whole submission; None: from before digests were kept."""
     moved: bool = False
     """Its budget was closed and a manager sent its jobs to this one: its owner need not be a member."""
+    array: InArray | None = None
     would: tuple[str, ...] = ()
     """What mode `observe` has said that it would have done: each kind of decision once."""
 

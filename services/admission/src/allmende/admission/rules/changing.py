@@ -21,6 +21,11 @@ class Wanted(NamedTuple):
     priority: int | None = None
     slice_ms: Ms | None = None
 
+    def holds_of(self, job: Job) -> bool:
+        """Whether the job is so already."""
+        pairs = ((self.held, job.held), (self.priority, job.priority), (self.slice_ms, job.slice_ms))
+        return all(wanted is None or wanted == now for wanted, now in pairs)
+
 
 def altered(books: Books, job: Job, wanted: Wanted, author: str, now_ms: Ms, terms: Terms) -> Change | Reason:
     """The job with what is wanted; a reason where it may not be so, and then nothing changes."""

@@ -3,7 +3,9 @@
 from hashlib import sha256
 
 import msgspec
+from msgspec import UNSET
 
+from allmende.admission.model.arrays import Unfolding
 from allmende.admission.model.values import (
     Claim,
     Cordon,
@@ -17,11 +19,12 @@ from allmende.admission.model.values import (
 from allmende.admission.rules.life import End, Order
 from allmende.proto.agent import AttemptEnded, NodeReported
 from allmende.proto.budget import BudgetChanged, RevisionComplete
+from allmende.proto.ids import following
 from allmende.proto.ledger import UsageStanding
 from allmende.proto.placement import NodeReplicas
 from allmende.proto.preemptor import ClaimAnswered, EvictionOrdered, NodeCordoned, NodeReturned
 from allmende.proto.units import Ms
-from allmende.proto.user import JobSubmitted, Payload
+from allmende.proto.user import ARRAY_VARIABLES, InArray, JobSubmitted, Payload
 
 _payloads = msgspec.json.Decoder(Payload)
 
@@ -50,6 +53,18 @@ def job(said: JobSubmitted, occurred_at_ms: Ms, received_at_ms: Ms) -> Job:
     )
 
 
+def names(said: JobSubmitted) -> list[str]:
+    """The ids of all jobs that a submission makes."""
+    return [said.job] if said.array is UNSET else [following(said.job, step) for step in range(said.array)]
+
+
+def unfolding(said: JobSubmitted, occurred_at_ms: Ms, received_at_ms: Ms) -> Unfolding:
+    """The array of a submission that asks for one; none of its jobs is made yet."""
+    assert said.array is not UNSET
+    one = job(said, occurred_at_ms, received_at_ms)
+    return Unfolding(first=said.job, size=said.array, made=0, received_at_ms=received_at_ms, template=one)
+
+
 def digest(said: JobSubmitted) -> str:
     """What tells one submission from another under the same id."""
     return sha256(msgspec.json.encode(said, order="deterministic")).hexdigest()
@@ -60,9 +75,13 @@ def payload(said: JobSubmitted) -> bytes:
     return msgspec.json.encode(said.payload)
 
 
-def payload_of(kept: bytes) -> Payload:
-    """What a job runs, read back."""
-    return _payloads.decode(kept)
+def payload_of(kept: bytes, array: InArray | None = None) -> Payload:
+    """What a job runs, read back; of an array's job with its place in the environment."""
+    payload = _payloads.decode(kept)
+    if array is None:
+        return payload
+    place = dict(zip(ARRAY_VARIABLES, (array.first, str(array.index), str(array.size)), strict=True))
+    return msgspec.structs.replace(payload, environment={**payload.environment, **place})
 
 
 def node(said: NodeReported, had: Node | None, received_at_ms: Ms) -> Node:

@@ -45,6 +45,7 @@ def job_summary(job: Job, latest: Attempt | None) -> admission.JobSummary:
         submitted_at_ms=job.submitted_at_ms,
         attempts=job.attempts,
         latest=None if latest is None else attempt_summary(latest),
+        array=job.array,
         held=job.held,
     )
 
