@@ -59,6 +59,21 @@ def test_a_command_runs_as_it_would_without_us(terminal: Terminal) -> None:
     assert terminal.type("run", "--", "no-such-program-at-all").code == 127
 
 
+def test_each_job_of_an_array_finds_its_number(terminal: Terminal, tmp_path: Path) -> None:
+    script = f"echo $ALLMENDE_ARRAY_SIZE $ALLMENDE_ARRAY_JOB > {tmp_path}/$ALLMENDE_ARRAY_INDEX"
+    said = terminal.type("submit", "--array", "5", "--name", "sweep", "--", "sh", "-c", script)
+    first = said.out[:26]
+    assert (said.code, "the first of 5 jobs" in said.out) == (0, True), said
+    done = ("jobs", "--array", first[-8:], "--state", "ended", "--json")
+    terminal.wait_for(lambda: len(terminal.type(*done).json["jobs"]) == 5, "all have ended")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {str(index): f"5 {first}\n" for index in range(5)}
+    assert "sweep [4 of 5]" in terminal.type("jobs", "--array", first[-8:]).out
+    assert "had already ended" in terminal.type("cancel", "--array", first).out
+    held = terminal.type("submit", "--array", "3", "--gpus", "4", "--name", "later", "--", "sleep", "60").out[:26]
+    assert "of the array" in terminal.type("hold", "--array", held).out
+    assert "3 jobs of the array" in terminal.type("cancel", "--array", held).out
+
+
 def test_a_refused_command_says_why(terminal: Terminal) -> None:
     said = terminal.type("run", "--gpus", "5", "--", "true")
     assert (said.code, "never_fits" in said.err or "never fit" in said.err) == (1, True), said
