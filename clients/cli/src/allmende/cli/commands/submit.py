@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 import typer
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 from allmende.chassis.errors import Refused, Transient
 from allmende.cli import render, session
@@ -88,7 +88,7 @@ def submit(
         command=tuple(command), environment=environment_of(env or []), directory=str(directory) if directory else None
     )
     protected_ms = duration(slice_)
-    job = {
+    job: dict[str, object] = {
         "name": name,
         "budget": budget,
         "clusters": cluster or [],
@@ -100,11 +100,12 @@ def submit(
         "kind": "session" if session_kind else "batch",
         "may_run_unallocated": unallocated_ok,
         "payload": payload,
-        "array": UNSET if array is None else array,
         "slice_ms": protected_ms,
         "stated_runtime_ms": None if runtime is None else duration(runtime),
         "max_runtime_ms": None if max_runtime is None else duration(max_runtime),
     }
+    if array is not None:
+        job["array"] = array
     outcome = session.run(_submit(lab, job))
     words = _in_words(outcome, protected_ms if outcome.budget else 0, array)
     session.show(outcome, words, as_json)

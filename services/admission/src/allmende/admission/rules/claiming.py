@@ -6,7 +6,8 @@ Pure. Never names a victim and never decides that room can be made: only the pre
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from allmende.admission.model.books import Books, Kind, Line, Loose, slice_class
+from allmende.admission.model.books import Books, Loose
+from allmende.admission.model.lines import Kind, Line, slice_class
 from allmende.admission.model.values import Claim, Job, Terms
 from allmende.admission.rules.freeing import Lawful, Pool
 from allmende.admission.rules.line import AllocatedLine, Next

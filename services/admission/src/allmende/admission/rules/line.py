@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from allmende.admission.model.books import Group, Kind, Turn
+from allmende.admission.model.lines import Group, Kind, Turn
 from allmende.admission.rules.standings import Standings
 from allmende.proto.order import LeafKey
 from allmende.proto.units import Ms

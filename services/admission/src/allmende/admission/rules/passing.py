@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from allmende.admission.model.books import Books, Kind, Line, Turn
+from allmende.admission.model.books import Books
 from allmende.admission.model.facts import NOTHING, Change, Claimed, Fact, Granted, Withdrawn, together
+from allmende.admission.model.lines import Kind, Line, Turn
 from allmende.admission.model.values import Attempt, Claim, Decided, Job, Shape, Terms
 from allmende.admission.rules import policies, reserving
 from allmende.admission.rules.claiming import Setting, raise_claims

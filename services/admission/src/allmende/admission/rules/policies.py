@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from allmende.admission.model.books import Books, Group, Kind, Line, Turn
+from allmende.admission.model.books import Books
 from allmende.admission.model.facts import Change, Decreed, Fact, Withdrawn
+from allmende.admission.model.lines import Group, Kind, Line, Turn
 from allmende.admission.model.values import Attempt, Claim, Decided, Job, KnownPolicy, Reason, Shape, Terms
 from allmende.admission.rules.standings import Standings
 from allmende.proto.policy import DebugLane, Policy
