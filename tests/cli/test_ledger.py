@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from allmende.cli.commands import ledger
 from allmende.cli.errors import CommandFailed
+from allmende.proto.corrections import Correction
 from allmende.proto.reports import StatementLine, StatementPage, StatementQuery, UsageByPage, UsageByRow, UsagePage, UsageRow
 from allmende.proto.units import DAY_MS, HOUR_MS, MINUTE_MS
 
@@ -68,7 +69,22 @@ async def test_books_that_do_not_hold_still_are_said_to() -> None:
 
 
 def test_the_guides_statement_is_what_csv_says() -> None:
-    whole = page(1_000 + 7_200_000 + 3_600_000, line(1, 7_200_000), line(2, 3_600_000, 3_600_000), held=3_600_000)
+    told = page(1_000 + 7_200_000 + 3_600_000 - 1_800_000, line(1, 7_200_000), line(2, 3_600_000, 3_600_000), held=3_600_000)
+    put_right = Correction(
+        number=1,
+        correction=f"{201:026d}",
+        cluster="c1",
+        take_from="budget/nlp",
+        charge_to="unallocated",
+        from_ms=HOUR_MS,
+        to_ms=2 * HOUR_MS,
+        amount_gpu_ms=1_800_000,
+        within_gpu_ms=1_800_000,
+        author="olga",
+        reason="the node's fans had failed",
+        at_ms=5 * HOUR_MS,
+    )
+    whole = ledger.Statement(**asdict(told), corrections=(put_right,))
     assert f"```\n{ledger.statement_csv(whole)}\n```" in GUIDE.read_text(encoding="utf-8")
 
 
@@ -100,10 +116,10 @@ SPANS = [
 
 @pytest.mark.parametrize(("sentence", "last", "begin", "until", "edge_ms", "expected"), SPANS, ids=[row[0] for row in SPANS])
 def test_spans(sentence: str, last: str, begin: str | None, until: str | None, edge_ms: int, expected: tuple[int, int]) -> None:
-    span = ledger._span(last, begin, until, NOW_MS, edge_ms)
+    span = ledger.span_of(last, begin, until, NOW_MS, edge_ms)
     assert (span.from_ms, span.to_ms) == expected
 
 
 def test_a_length_without_a_unit_is_refused() -> None:
     with pytest.raises(CommandFailed, match="--last"):
-        ledger._span("7", None, None, NOW_MS, 1)
+        ledger.span_of("7", None, None, NOW_MS, 1)

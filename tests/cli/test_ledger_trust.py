@@ -72,3 +72,27 @@ async def test_what_waits_is_listed_and_an_operator_lets_it_count(trust: Trust) 
     again = await trust.typed(*words[:-1], id_of(78))
     assert (again.code, "[nothing_held]" in again.err) == (1, True)
     assert "released by olga: NTP was down" in (await trust.typed("ledger", "quarantine", *c1, "--all")).out
+
+
+async def test_an_operator_puts_right_and_everybody_reads_it(trust: Trust) -> None:
+    c1 = ("--cluster", "c1")
+    span = ("--from", "2023-11-14T22:10Z", "--until", "2023-11-14T23:10Z")
+    words = ("ledger", "correct", "budget/nlp", "budget/rl", *c1, *span, "--reason", "the wrong budget")
+    await trust.until("ledger", "usage", "--by", "all", *c1, *span, holds="2.0")
+    made = await trust.typed(*words, "--amount", "30m")
+    assert (made.code, made.out) == (0, "1800000 GPU-ms are taken off budget/nlp and charged to budget/rl\n"), made
+    for extra, code, said in (
+        (("--amount", "9h"), 1, "[more_than_there_is]"),
+        (("--amount", "a lot"), 2, "--amount"),
+        ((), 2, "--amount or --all"),
+        (("--all", "--amount", "1h"), 2, "--amount or --all"),
+    ):
+        refused = await trust.typed(*words, *extra)
+        assert (refused.code, said in refused.err) == (code, True), refused
+    assert "[not_permitted]" in (await trust.typed(*words, "--all", role="user")).err
+    told = (await trust.typed("ledger", "statement", "nlp", *c1, *span, "--json")).json
+    assert (told["closing_gpu_ms"], told["corrected_gpu_ms"]) == (2 * HOUR_MS - 1_800_000, -1_800_000)
+    assert [(each["author"], each["reason"]) for each in told["corrections"]] == [("olga", "the wrong budget")]
+    assert "correction" in (await trust.typed("ledger", "statement", "rl", *c1, *span)).out
+    listed = await trust.typed("ledger", "corrections", *c1, *span, "--budget", "rl", role="user")
+    assert "olga: the wrong budget" in listed.out

@@ -10,12 +10,15 @@ from allmende.chassis.health import Health
 from allmende.chassis.ports import Event
 from allmende.chassis.worker import Outcome
 from allmende.ledger.handlers.answers import Answers
+from allmende.ledger.handlers.corrections import CorrectionAnswers
 from allmende.ledger.handlers.hearing import SKEW_MS, Hearing
 from allmende.ledger.handlers.quarantine import QuarantineAnswers
 from allmende.ledger.handlers.rounds import Rounds
 from allmende.ledger.store.booking import BookingStore
+from allmende.ledger.store.corrections import CorrectionStore
 from allmende.ledger.store.quarantine import QuarantineStore
 from allmende.ledger.store.reading import ReadingStore
+from allmende.ledger.store.reports import ReportStore
 from allmende.ledger.store.tree import TreeStore
 from allmende.proto.envelope import Envelope
 from allmende.proto.ledger import BucketBooks, CapacityQuery, LedgerState, LedgerStateQuery, Posting, PostingsQuery, StandingsQuery
@@ -57,6 +60,7 @@ class Desk:
         self.quarantine = QuarantineAnswers(
             db, QuarantineStore(), BookingStore(), self, clock, ids, allowance_ms=allowance_ms, skew_ms=SKEW_MS
         )
+        self.corrections = CorrectionAnswers(db, CorrectionStore(), BookingStore(), ReadingStore(), ReportStore(), self, clock)
         self.said: list[Any] = []
         """What commands have said."""
         self._seq = start * 1_000_000

@@ -11,15 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allmende.chassis.errors import Misconfigured
+from allmende.chassis.fakes import ManualClock
 from allmende.chassis.settings import load
 from allmende.ledger import wire
 from allmende.ledger.config import Settings
+from allmende.ledger.handlers.reports import Reports
+from allmende.ledger.handlers.verify import Verification
 from allmende.ledger.model import BUCKET_MS, Level, Life, Live, NodeStep, Run, Share
 from allmende.ledger.rules.books import Steps, keep, uncounted
 from allmende.ledger.rules.capacity import levels
 from allmende.ledger.rules.entitlement import entitlements
 from allmende.ledger.rules.standings import Tree, hold_of, take, window_at
+from allmende.ledger.store.reading import ReadingStore
+from allmende.ledger.store.reports import ReportStore
+from allmende.ledger.store.verify import VerifyStore
 from allmende.proto import agent
+from allmende.proto.corrections import Correct
+from allmende.proto.reports import StatementQuery, UsageQuery, VerifyQuery
 from allmende.proto.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 from tests.ledger.builders import START_MS, counter, ended, granted, id_of, node, tick, tree
 from tests.ledger.desk import Desk, clock_at
@@ -148,7 +156,7 @@ def test_br_036_however_late_a_copy_comes_and_under_whatever_name_it_counts_once
 
 
 async def test_br_037_usage_dated_before_the_last_standing_counts_in_the_next_one(lab: Lab) -> None:
-    """Sums by bucket are no snapshots that a late word could miss: they and a full recount agree. Corrections are issue 5."""
+    """Sums by bucket are no snapshots that a late word could miss: they and a full recount agree."""
     desk = Desk(await lab.database("ledger"), clock_at(72))
     await desk.hear(*tree(), node(), granted(1, slice_ms=0), ended(1, T + 5 * HOUR_MS, counter(1, 5 * HOUR_MS, 9)))
     await desk.pass_second()
@@ -157,6 +165,43 @@ async def test_br_037_usage_dated_before_the_last_standing_counts_in_the_next_on
     await desk.hear(granted(2, slice_ms=0, at_ms=T + HOUR_MS), late)
     assert (await desk.standings())["nlp"].charged_gpu_ms == 7 * HOUR_MS
     assert sum(each.amount_gpu_ms for each in await desk.postings()) == 7 * HOUR_MS
+
+
+async def test_br_037_a_reset_dated_back_and_a_late_tick_after_it_both_count(lab: Lab) -> None:
+    """Before the 8th 400 GPU-h, then 100, then 60; all before the 8th is taken off, and 5 GPU-h of the 9th come late."""
+    day = [T + number * DAY_MS for number in range(14)]
+    desk = Desk(await lab.database("ledger"), ManualClock(day[12]))
+    await desk.hear(*tree(at_ms=day[0]), node(gpus=16, installed=16, at_ms=day[0]))
+    for number, (gpus, from_ms, hours) in enumerate(((10, day[0], 40), (5, day[7], 20), (4, day[9], 15)), start=1):
+        last = counter(number, hours * HOUR_MS, 9, gpus=gpus, since_ms=from_ms)
+        await desk.hear(granted(number, gpus=gpus, slice_ms=0, at_ms=from_ms), ended(number, from_ms + hours * HOUR_MS, last))
+    reports = Reports(desk.db, ReportStore(), desk.clock)
+
+    async def consumed() -> int:
+        query = StatementQuery(cluster="c1", budget="nlp", from_ms=day[12], to_ms=day[13])
+        return (await reports.statement("olga", query)).opening_gpu_ms // HOUR_MS
+
+    await desk.pass_second()
+    assert await consumed() == 560
+    reset = Correct(
+        correction=id_of(90),
+        cluster="c1",
+        take_from="budget/nlp",
+        charge_to="capacity",
+        from_ms=day[0],
+        to_ms=day[7],
+        reason="a new grant from the 8th on",
+    )
+    await desk.corrections.correct("olga", reset)
+    assert await consumed() == 160
+    late = counter(4, 5 * HOUR_MS, 9, since_ms=day[8])
+    await desk.hear(granted(4, slice_ms=0, at_ms=day[8]), ended(4, day[8] + 5 * HOUR_MS, late))
+    assert await consumed() == 165
+    window = UsageQuery(cluster="c1", from_ms=day[5], to_ms=day[12], step_ms=DAY_MS)
+    rows = (await reports.usage("olga", window)).rows
+    assert (await desk.standings())["nlp"].charged_gpu_ms == sum(row.gpu_ms for row in rows)
+    told = await Verification(desk.db, VerifyStore(), ReadingStore(), desk.clock).verify("olga", VerifyQuery(cluster="c1"))
+    assert told.found == 0
 
 
 def test_br_038_equal_usage_is_equal_whenever_the_budget_was_opened_and_an_edge_cuts_exactly() -> None:

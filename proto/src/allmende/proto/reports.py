@@ -37,7 +37,7 @@ class StatementLine(Struct, frozen=True, kw_only=True):
 
 
 class StatementPage(Struct, frozen=True, kw_only=True):
-    """Lines by attempt. The sums are of the whole span, in this page's own snapshot: closing = opening + all lines.
+    """Lines by attempt. The sums are of the whole span, in this page's own snapshot: closing = opening + all lines + corrected.
 
     `next_after` unset: this was the last page.
     """
@@ -53,6 +53,8 @@ class StatementPage(Struct, frozen=True, kw_only=True):
     """Left of the holds of all lines, now."""
     lines: tuple[StatementLine, ...]
     next_after: Id | None = None
+    corrected_gpu_ms: int = 0
+    """What corrections charge in the span; below 0: what they take off. Each counts at the end of its 5 minutes."""
 
 
 class UsageMark(Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from allmende.proto import (
     agent,
     budget,
     commands,
+    corrections,
     dated,
     figures,
     ledger,
@@ -262,6 +263,10 @@ FIGURES = _ask("ledger", "figures", figures.FiguresQuery, figures.FiguresPage)
 WAITS = _ask("ledger", "waits", figures.WaitsQuery, figures.WaitsReply)
 IDLE = _ask("ledger", "idle", figures.IdleQuery, figures.IdlePage)
 PACE = _ask("ledger", "pace", figures.PaceQuery, figures.PacePage)
+CORRECTIONS = _ask("ledger", "corrections", corrections.CorrectionsQuery, corrections.CorrectionsPage)
+CORRECT = Request(
+    service="ledger", verb="correct", request=corrections.Correct, reply=corrections.Correction, asks=("operator",), changes=True
+)
 QUEUE = _ask("admission", "queue", admission.QueueQuery, admission.QueuePage)
 JOBS = _ask("admission", "jobs", admission.JobsQuery, admission.JobsPage)
 WHY = _ask("admission", "why", admission.WhyQuery, admission.WhyReply)
@@ -324,6 +329,8 @@ REQUESTS: tuple[Request, ...] = (
     WAITS,
     IDLE,
     PACE,
+    CORRECTIONS,
+    CORRECT,
     QUEUE,
     JOBS,
     WHY,

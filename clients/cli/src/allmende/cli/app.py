@@ -10,6 +10,7 @@ from allmende.cli.commands import (
     faults,
     jobs,
     ledger,
+    ledger_correct,
     ledger_demand,
     ledger_figures,
     ledger_follow,
@@ -67,6 +68,8 @@ ledger.app.command()(ledger_waits.waits)
 ledger.app.command()(ledger_waits.idle)
 ledger.app.command()(ledger_forecast.forecast)
 ledger.app.command()(ledger_follow.follow)
+ledger.app.command()(ledger_correct.correct)
+ledger.app.command()(ledger_correct.corrections)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(nodes.app, name="nodes")
 app.add_typer(notices.app, name="notices")

@@ -6,6 +6,7 @@ from allmende.chassis.worker import Worker
 from allmende.ledger.config import Settings
 from allmende.ledger.handlers.activity import ActivityHearing
 from allmende.ledger.handlers.answers import Answers
+from allmende.ledger.handlers.corrections import CorrectionAnswers
 from allmende.ledger.handlers.demand import DemandHearing
 from allmende.ledger.handlers.figures import Figures, Stores
 from allmende.ledger.handlers.hearing import SKEW_MS, Hearing
@@ -17,6 +18,7 @@ from allmende.ledger.handlers.said import UsageSaying
 from allmende.ledger.handlers.verify import Verification
 from allmende.ledger.store.activity import ActivityStore
 from allmende.ledger.store.booking import BookingStore
+from allmende.ledger.store.corrections import CorrectionStore
 from allmende.ledger.store.demand import DemandStore
 from allmende.ledger.store.quarantine import QuarantineStore
 from allmende.ledger.store.reading import ReadingStore
@@ -72,6 +74,7 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         allowance_ms=settings.allowance_ms,
         skew_ms=SKEW_MS,
     )
+    corrections = CorrectionAnswers(chassis.db, CorrectionStore(), bookings, readings, ReportStore(), worker, chassis.clock)
     endpoints = [
         endpoint(subjects.STANDINGS, answers.standings),
         endpoint(subjects.POSTINGS, answers.postings),
@@ -89,6 +92,8 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         endpoint(subjects.WAITS, served.waits),
         endpoint(subjects.IDLE, served.idle),
         endpoint(subjects.PACE, forecast.pace),
+        endpoint(subjects.CORRECTIONS, corrections.corrections),
+        endpoint(subjects.CORRECT, corrections.correct),
     ]
     async with chassis.answering("ledger", VERSION, endpoints):
         await worker.run()

@@ -32,6 +32,7 @@ from allmende.ledger.rules.activity import Activity, CounterKey, Idle, Known
 from allmende.ledger.rules.activity import Part as ActivePart
 from allmende.ledger.rules.aging import Weights
 from allmende.ledger.rules.books import Steps
+from allmende.ledger.rules.corrections import Entry, Room
 from allmende.ledger.rules.demand import AskedJob, Demand
 from allmende.ledger.rules.figures import Busy
 from allmende.ledger.rules.hours import Span
@@ -41,6 +42,7 @@ from allmende.ledger.rules.standings import Tree, Window
 from allmende.ledger.rules.tree import Revision, Succession
 from allmende.ledger.rules.verifying import Bucket, Interval, Terms
 from allmende.proto.budget import Budget, BudgetChanged
+from allmende.proto.corrections import Correct, Correction, CorrectionsQuery
 from allmende.proto.quarantine import QuarantineItem, QuarantineQuery, Released, ReleaseItem
 from allmende.proto.reports import UsageByQuery, UsageQuery
 from allmende.proto.units import GpuMs, Ms
@@ -188,6 +190,9 @@ class ReportReadings(Protocol):
     async def charged(self, connection: Connection, cluster: str, budget: str, from_ms: Ms, to_ms: Ms) -> list[Charged]:
         """A budget's attempts that were granted before `to_ms`, by id."""
 
+    async def corrected(self, connection: Connection, cluster: str, budget: str, from_ms: Ms, to_ms: Ms) -> tuple[GpuMs, GpuMs]:
+        """What corrections charge to a budget before a span and in it; below 0: what they take off it."""
+
     async def used(self, connection: Connection, query: UsageQuery, limit: int) -> list[Used]:
         """Usage by step and budget, unallocated first."""
 
@@ -214,6 +219,25 @@ class Quarantine(Protocol):
         self, tx: Transaction, request: ReleaseItem, author: str, claim: Claim, counted_gpu_ms: GpuMs, now_ms: Ms
     ) -> None:
         """Keep a release; the item waits no longer."""
+
+
+class Corrections(Protocol):
+    """What operators put right."""
+
+    async def made(self, tx: Transaction, correction: str) -> tuple[Correction, GpuMs | None] | None:
+        """The correction of an id and the amount that was asked for, if it was made."""
+
+    async def room(self, connection: Connection, cluster: str, budget: str, from_ms: Ms, to_ms: Ms) -> Room:
+        """What a budget ('': unallocated) was charged by bucket."""
+
+    async def charged(self, connection: Connection, cluster: str, from_ms: Ms, to_ms: Ms) -> Room:
+        """What all were charged, and what was unallocated, by bucket."""
+
+    async def add(self, tx: Transaction, request: Correct, author: str, entries: Sequence[Entry], now_ms: Ms) -> Correction:
+        """Keep a correction, and move its entries between the buckets."""
+
+    async def page(self, connection: Connection, query: CorrectionsQuery, limit: int) -> list[Correction]:
+        """Corrections by number."""
 
 
 class Writer(Protocol):

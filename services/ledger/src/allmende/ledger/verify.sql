@@ -13,12 +13,19 @@ SELECT min(at_ms) FROM (
 SELECT count(*) FROM posting WHERE cluster = $1 AND from_ms >= $2 AND from_ms < $3
 
 -- name: differing_buckets
--- $4: the length of a bucket. An account is `budget/NAME` or `unallocated`.
+-- A bucket is the sum of its postings and of the corrections in it. $4: the length of a bucket. An account is `budget/NAME` or `unallocated`.
 SELECT bucket_ms, budget, coalesce(p.gpu_ms, 0) AS posted_gpu_ms, coalesce(b.gpu_ms, 0) AS kept_gpu_ms
 FROM (
-    SELECT from_ms / $4 * $4 AS bucket_ms, (CASE WHEN credit_account = 'unallocated' THEN '' ELSE substr(credit_account, 8) END) COLLATE "C"
-        AS budget, sum(amount_gpu_ms)::bigint AS gpu_ms
-    FROM posting WHERE cluster = $1 AND from_ms >= $2 AND from_ms < $3 GROUP BY 1, 2
+    SELECT bucket_ms, (CASE WHEN account = 'unallocated' THEN '' ELSE substr(account, 8) END) COLLATE "C" AS budget,
+        sum(gpu_ms)::bigint AS gpu_ms
+    FROM (
+        SELECT from_ms / $4 * $4 AS bucket_ms, credit_account AS account, amount_gpu_ms AS gpu_ms
+        FROM posting WHERE cluster = $1 AND from_ms >= $2 AND from_ms < $3
+        UNION ALL
+        SELECT bucket_ms, credit_account, amount_gpu_ms FROM correction_entry WHERE cluster = $1 AND bucket_ms >= $2 AND bucket_ms < $3
+        UNION ALL
+        SELECT bucket_ms, debit_account, -amount_gpu_ms FROM correction_entry WHERE cluster = $1 AND bucket_ms >= $2 AND bucket_ms < $3
+    ) AS entries WHERE account NOT LIKE 'capacity/%' GROUP BY 1, 2
 ) AS p FULL JOIN (
     SELECT bucket_ms, budget, gpu_ms FROM usage_bucket WHERE cluster = $1 AND bucket_ms >= $2 AND bucket_ms < $3
 ) AS b USING (bucket_ms, budget)

@@ -4,7 +4,7 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-from msgspec import Struct
+from msgspec import Struct, structs
 from msgspec.structs import replace
 from rich.console import RenderableType
 
@@ -13,6 +13,7 @@ from allmende.cli.commands.cluster import ClusterOption
 from allmende.cli.errors import CommandFailed, Exit
 from allmende.cli.session import JsonOption, LabOption, Session
 from allmende.proto import subjects
+from allmende.proto.corrections import Correction, CorrectionsPage, CorrectionsQuery
 from allmende.proto.reports import (
     StatementLine,
     StatementPage,
@@ -33,6 +34,9 @@ app = typer.Typer(help="What was charged: statements of budgets, and usage by bu
 
 BudgetArgument = Annotated[
     str, typer.Argument(metavar="BUDGET", help="A budget that jobs are charged to.", parser=session.read_name)
+]
+BudgetOption = Annotated[
+    str | None, typer.Option("--budget", metavar="BUDGET", help="Only those of this budget.", parser=session.read_name)
 ]
 LastOption = Annotated[str, typer.Option("--last", metavar="DURATION", help="The span that ends now, where --from is not given.")]
 FromOption = Annotated[str | None, typer.Option("--from", metavar="TIME", help="When the span begins: 2026-12-24T08:00Z.")]
@@ -61,6 +65,12 @@ class Of(StrEnum):
     gpu_model = "gpu-model"
 
 
+class Statement(StatementPage, frozen=True, kw_only=True):
+    """A whole statement, with the corrections of its span by number."""
+
+    corrections: tuple[Correction, ...] = ()
+
+
 class Span(Struct, frozen=True):
     """`[from_ms, to_ms)`."""
 
@@ -83,7 +93,7 @@ def statement(
 
     async def work() -> None:
         async with session.opened(lab) as opened:
-            span = _span(last, from_, until, opened.now_ms(), edge_ms=1)
+            span = span_of(last, from_, until, opened.now_ms(), edge_ms=1)
             query = StatementQuery(cluster=opened.one_cluster(cluster), budget=budget, from_ms=span.from_ms, to_ms=span.to_ms)
             whole = await whole_statement(opened, query)
             print_answer(whole, statement_csv(whole), _statement_table(whole, span), as_json, as_csv)
@@ -109,7 +119,7 @@ def usage(
     async def work() -> None:
         async with session.opened(lab) as opened:
             edge_ms = {By.hour: HOUR_MS, By.day: DAY_MS, By.all: EDGE_MS}[by]
-            span = _span(last, from_, until, opened.now_ms(), edge_ms)
+            span = span_of(last, from_, until, opened.now_ms(), edge_ms)
             step_ms = span.to_ms - span.from_ms if by is By.all else edge_ms
             chosen = opened.one_cluster(cluster)
             if of is Of.budget:
@@ -126,7 +136,7 @@ def usage(
     session.run(work())
 
 
-async def whole_statement(opened: Session, query: StatementQuery) -> StatementPage:
+async def whole_statement(opened: Session, query: StatementQuery) -> Statement:
     """All pages of one state of the books.
 
     Raises:
@@ -141,11 +151,35 @@ async def whole_statement(opened: Session, query: StatementQuery) -> StatementPa
             after = page.next_after
             if after is None:
                 break
+        corrections = await _corrections_of(opened, query) if page.corrected_gpu_ms else ()
         charged, held = sum(each.charged_gpu_ms for each in lines), sum(each.held_gpu_ms for each in lines)
-        if (page.opening_gpu_ms + charged, held) == (page.closing_gpu_ms, page.held_gpu_ms):
-            return replace(page, lines=tuple(lines))
+        corrected = sum(_charged_by(each, query.budget) for each in corrections)
+        told = (page.opening_gpu_ms + charged + corrected, held, corrected)
+        if told == (page.closing_gpu_ms, page.held_gpu_ms, page.corrected_gpu_ms):
+            return Statement(**structs.asdict(page) | {"lines": tuple(lines), "corrections": corrections})
     sentence = "the books advanced between the pages of the statement, again and again: let it end earlier, with --until"
     raise CommandFailed(Exit.REFUSED, sentence, "books_advanced")
+
+
+async def _corrections_of(opened: Session, query: StatementQuery) -> tuple[Correction, ...]:
+    asked = CorrectionsQuery(cluster=query.cluster, budget=query.budget, from_ms=query.from_ms, to_ms=query.to_ms)
+    return await kept_corrections(opened, asked)
+
+
+def _charged_by(each: Correction, budget: str) -> int:
+    """What a correction charges to a budget within the span; below 0: what it takes off."""
+    return each.within_gpu_ms if each.charge_to == f"budget/{budget}" else -each.within_gpu_ms
+
+
+async def kept_corrections(opened: Session, query: CorrectionsQuery) -> tuple[Correction, ...]:
+    """All pages; a correction is never changed, so they belong together."""
+    found: list[Correction] = []
+    while True:
+        page = await opened.ask(subjects.CORRECTIONS, query, CorrectionsPage)
+        found += page.corrections
+        if page.next_after is None:
+            return tuple(found)
+        query = replace(query, after=page.next_after)
 
 
 async def whole_usage(opened: Session, query: UsageQuery) -> UsagePage:
@@ -172,8 +206,8 @@ async def whole_usage_by(opened: Session, query: UsageByQuery) -> UsageByPage:
             return replace(page, rows=tuple(rows))
 
 
-def statement_csv(whole: StatementPage) -> str:
-    """Opening, attempts and closing as rows; what the attempts were charged is the difference of the two."""
+def statement_csv(whole: Statement) -> str:
+    """Opening, attempts, corrections and closing as rows; what lies between the two sums to their difference."""
     columns = ("row", "attempt", "job", "gpus", "granted_at_ms", "ended_at_ms", "outcome", "charged_gpu_ms", "held_gpu_ms")
     nothing = (None,) * 6
     attempts = [
@@ -182,7 +216,10 @@ def statement_csv(whole: StatementPage) -> str:
     ]
     opening = ("opening", *nothing, whole.opening_gpu_ms, None)
     closing = ("closing", *nothing, whole.closing_gpu_ms, whole.held_gpu_ms)
-    return render.comma_separated(columns, [opening, *attempts, closing])
+    corrections = [
+        ("correction", x.correction, None, None, x.at_ms, None, None, _charged_by(x, whole.budget), None) for x in whole.corrections
+    ]
+    return render.comma_separated(columns, [opening, *attempts, *corrections, closing])
 
 
 def usage_csv(whole: UsagePage) -> str:
@@ -198,7 +235,7 @@ def usage_by_csv(whole: UsageByPage) -> str:
     return render.comma_separated(("from_ms", whole.by, "allocated_gpu_ms", "unallocated_gpu_ms"), rows)
 
 
-def _statement_table(whole: StatementPage, span: Span) -> RenderableType:
+def _statement_table(whole: Statement, span: Span) -> RenderableType:
     title = f"{whole.budget} on {whole.cluster}, {instants.show(span.from_ms)} to {instants.show(span.to_ms)}"
     attempts = [
         (
@@ -212,10 +249,22 @@ def _statement_table(whole: StatementPage, span: Span) -> RenderableType:
         )
         for each in whole.lines
     ]
+    corrections = [
+        (
+            "correction",
+            "",
+            instants.show(x.at_ms),
+            "",
+            f"{x.author}: {x.reason}",
+            render.gpu_hours(_charged_by(x, whole.budget)),
+            "",
+        )
+        for x in whole.corrections
+    ]
     opening = ("opening", "", "", "", "", render.gpu_hours(whole.opening_gpu_ms), "")
     closing = ("closing", "", "", "", "", render.gpu_hours(whole.closing_gpu_ms), render.gpu_hours(whole.held_gpu_ms))
     columns = ("JOB", "GPUS#", "GRANTED", "ENDED", "OUTCOME", "CHARGED GPU-H#", "HELD GPU-H#")
-    return render.table(title, columns, [opening, *attempts, closing])
+    return render.table(title, columns, [opening, *attempts, *corrections, closing])
 
 
 def _usage_table(whole: UsagePage, span: Span) -> RenderableType:
@@ -243,7 +292,7 @@ def _usage_by_table(whole: UsageByPage, span: Span) -> RenderableType:
     return render.table(title, ("FROM", name, "ALLOCATED GPU-H#", "UNALLOCATED GPU-H#"), [*rows, total])
 
 
-def _span(last: str, from_: str | None, until: str | None, now_ms: Ms, edge_ms: Ms) -> Span:
+def span_of(last: str, from_: str | None, until: str | None, now_ms: Ms, edge_ms: Ms) -> Span:
     """The span of the options. What follows from now is widened to edges; what was typed stays as it is."""
     kept_ms = min(edge_ms, EDGE_MS)
     to_ms = instants.read("--until", until, now_ms)

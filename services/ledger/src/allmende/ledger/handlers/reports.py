@@ -49,10 +49,11 @@ class Reports:
             if not budget.known:
                 raise Refusal("unknown_budget", f"there is no budget {query.budget!r}; `allmende budgets` shows which there are")
             found = await self._store.charged(connection, query.cluster, query.budget, query.from_ms, query.to_ms)
+            corrected = await self._store.corrected(connection, query.cluster, query.budget, query.from_ms, query.to_ms)
             if budget.has_below and not found:
                 sentence = f"{query.budget!r} has budgets below it, and only leaves are charged: ask for one of those"
                 raise Refusal("has_budgets_below", sentence)
-        whole = state(found, query.from_ms)
+        whole = state(found, query.from_ms, corrected)
         left = [each for each in whole.lines if query.after is None or each.attempt > query.after]
         page = left[:LINES_MAX]
         return StatementPage(
@@ -62,6 +63,7 @@ class Reports:
             opening_gpu_ms=whole.opening_gpu_ms,
             closing_gpu_ms=whole.closing_gpu_ms,
             held_gpu_ms=whole.held_gpu_ms,
+            corrected_gpu_ms=whole.corrected_gpu_ms,
             lines=tuple(_line(each) for each in page),
             next_after=page[-1].attempt if len(left) > len(page) else None,
         )

@@ -81,23 +81,23 @@ class No(NamedTuple):
     sentence: str
 
 
-_CORRECT: Final = "if the time was really used, it is to be charged by a correction"
+_CORRECT: Final = "if the time was really used, it is to be charged with `allmende ledger correct`"
 _STANDS: Final[Mapping[str, str]] = {
     errors.COUNTER_BACKWARDS: "the larger of two counters stands, and what is posted is for ever; if the smaller one is "
-    "right, take the difference off the budget by a correction",
+    "right, take the difference off the budget with `allmende ledger correct`",
     errors.SINCE_CHANGED: "one epoch has one beginning: the agent must say the other one under a new epoch, then it counts by "
-    "itself; if it cannot any more, it is to be charged by a correction",
+    "itself; if it cannot any more, it is to be charged with `allmende ledger correct`",
     errors.FOREIGN_ATTEMPT: "another cluster was granted this attempt, and only that one is charged for it: the sender must be "
     "told which attempts are its own",
     errors.UNKNOWN_REPLICA: f"the grant has no such replica, so it has no price; {_CORRECT}",
     errors.BEFORE_GRANT: f"nothing is charged for the time before a grant; {_CORRECT}",
     errors.BEYOND_END: f"the attempt has ended, and nothing is charged after its end; {_CORRECT}",
     errors.EPOCHS_OVERLAP: "this time is counted already, by another epoch of the same replica: nothing is missing",
-    errors.GRANT_CHANGED: "the first grant stands; to charge another budget, move the amount by a correction",
+    errors.GRANT_CHANGED: "the first grant stands; to charge another budget, move the amount with `allmende ledger correct`",
     errors.START_CHANGED: "the first word on the start stands; it changes no charge",
     errors.END_CHANGED: f"the first word on the end stands; {_CORRECT}",
     errors.UNKNOWN_ATTEMPT: "nobody has granted this attempt, so it has no price and no budget: it counts by itself once the grant "
-    "is heard; if there never was one, it is to be charged by a correction",
+    "is heard; if there never was one, it is to be charged with `allmende ledger correct`",
 }
 
 

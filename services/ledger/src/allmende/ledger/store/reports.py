@@ -3,12 +3,13 @@
 from asyncpg import Record
 
 from allmende.chassis.db import Connection, load_queries
-from allmende.ledger.model import BudgetKnown, Charged, Live, Part, Used
+from allmende.ledger.model import BUCKET_MS, BudgetKnown, Charged, Live, Part, Used
 from allmende.ledger.rules.standings import hold_of
 from allmende.proto.reports import UsageByQuery, UsageQuery
-from allmende.proto.units import Ms
+from allmende.proto.units import GpuMs, Ms
 
 _SQL = load_queries("allmende.ledger", "reports.sql")
+_CORRECTED = load_queries("allmende.ledger", "corrections.sql")["corrected"]
 _ONE_CLUSTER = load_queries("allmende.ledger")["one_cluster"]
 
 
@@ -28,6 +29,12 @@ class ReportStore:
     async def charged(self, connection: Connection, cluster: str, budget: str, from_ms: Ms, to_ms: Ms) -> list[Charged]:
         """A budget's attempts that were granted before `to_ms`, by id."""
         return [_charged(row) for row in await connection.fetch(_SQL["charged_attempts"], cluster, budget, from_ms, to_ms)]
+
+    async def corrected(self, connection: Connection, cluster: str, budget: str, from_ms: Ms, to_ms: Ms) -> tuple[GpuMs, GpuMs]:
+        """What corrections charge to a budget before a span and in it; below 0: what they take off it."""
+        row = await connection.fetchrow(_CORRECTED, cluster, budget, from_ms, to_ms, BUCKET_MS)
+        assert row is not None, "an aggregate has one row"
+        return row["before_gpu_ms"], row["within_gpu_ms"]
 
     async def used(self, connection: Connection, query: UsageQuery, limit: int) -> list[Used]:
         """Usage by step and budget, unallocated first."""
