@@ -10,7 +10,7 @@ from allmende.proto.message import Message
 from allmende.proto.units import HOUR_MS
 from tests.cli.terminal import Said
 from tests.cli.test_notices import typed
-from tests.ledger.builders import START_MS, counter, granted, id_of, node, tick, tree
+from tests.ledger.builders import START_MS, counter, granted, id_of, node, started, tick, tree
 from tests.ledger.gauges import parcel
 from tests.ledger.theatre import Theatre, scaled, theatre
 from tests.servers import Lab
@@ -96,3 +96,13 @@ async def test_an_operator_puts_right_and_everybody_reads_it(trust: Trust) -> No
     assert "correction" in (await trust.typed("ledger", "statement", "rl", *c1, *span)).out
     listed = await trust.typed("ledger", "corrections", *c1, *span, "--budget", "rl", role="user")
     assert "olga: the wrong budget" in listed.out
+
+
+async def test_a_silent_attempt_is_listed_as_an_open_gap(trust: Trust) -> None:
+    await trust.say(started(1))
+    words = ("ledger", "gaps", "--cluster", "c1", "--from", "2023-11-14T22:10Z", "--until", "2023-11-15T22:10Z")
+    told = await trust.until(*words, "--open", holds="1 open")
+    assert f"{id_of(1)}/0" in told.out
+    (gap,) = (await trust.typed(*words, "--json", role="user")).json["gaps"]
+    assert (gap["from_ms"], gap["to_ms"], gap["closed_by"]) == (START_MS + HOUR_MS, None, None)
+    assert gap["missing_gpu_ms"] >= 2 * HOUR_MS

@@ -10,12 +10,15 @@ from allmende.chassis.health import Health
 from allmende.chassis.ports import Event
 from allmende.chassis.worker import Outcome
 from allmende.ledger.handlers.answers import Answers
+from allmende.ledger.handlers.booking import Booking
 from allmende.ledger.handlers.corrections import CorrectionAnswers
+from allmende.ledger.handlers.gaps import GapAnswers
 from allmende.ledger.handlers.hearing import SKEW_MS, Hearing
 from allmende.ledger.handlers.quarantine import QuarantineAnswers
 from allmende.ledger.handlers.rounds import Rounds
 from allmende.ledger.store.booking import BookingStore
 from allmende.ledger.store.corrections import CorrectionStore
+from allmende.ledger.store.gaps import GapStore
 from allmende.ledger.store.quarantine import QuarantineStore
 from allmende.ledger.store.reading import ReadingStore
 from allmende.ledger.store.reports import ReportStore
@@ -26,6 +29,8 @@ from allmende.proto.message import Message, MessageRefused
 from allmende.proto.subjects import subject_of
 from allmende.proto.units import DAY_MS, HOUR_MS, SECOND_MS
 from tests.ledger.builders import START_MS, id_of, read
+
+SILENCE_MS = 30 * SECOND_MS
 
 T = TypeVar("T")
 
@@ -55,10 +60,12 @@ class Desk:
             slice_cap_ms=slice_cap_ms,
             half_life_ms=half_life_ms,
         )
-        self.hearing = Hearing(BookingStore(), TreeStore(), self._rounds, clock, ids, allowance_ms)
-        self.answers = Answers(db, ReadingStore(), self._rounds, clock, silence_ms=30 * SECOND_MS)
+        booking = Booking(BookingStore(), GapStore(), SILENCE_MS * clock.rate)
+        self.hearing = Hearing(BookingStore(), booking, TreeStore(), self._rounds, clock, ids, allowance_ms)
+        self.answers = Answers(db, ReadingStore(), self._rounds, clock, silence_ms=SILENCE_MS)
+        self.gaps = GapAnswers(db, GapStore(), clock, silence_ms=SILENCE_MS)
         self.quarantine = QuarantineAnswers(
-            db, QuarantineStore(), BookingStore(), self, clock, ids, allowance_ms=allowance_ms, skew_ms=SKEW_MS
+            db, QuarantineStore(), BookingStore(), booking, self, clock, ids, allowance_ms=allowance_ms, skew_ms=SKEW_MS
         )
         self.corrections = CorrectionAnswers(db, CorrectionStore(), BookingStore(), ReadingStore(), ReportStore(), self, clock)
         self.said: list[Any] = []

@@ -18,6 +18,7 @@ from allmende.proto import (
     corrections,
     dated,
     figures,
+    gaps,
     ledger,
     notices,
     payload,
@@ -267,6 +268,7 @@ CORRECTIONS = _ask("ledger", "corrections", corrections.CorrectionsQuery, correc
 CORRECT = Request(
     service="ledger", verb="correct", request=corrections.Correct, reply=corrections.Correction, asks=("operator",), changes=True
 )
+GAPS = _ask("ledger", "gaps", gaps.GapsQuery, gaps.GapsPage)
 QUEUE = _ask("admission", "queue", admission.QueueQuery, admission.QueuePage)
 JOBS = _ask("admission", "jobs", admission.JobsQuery, admission.JobsPage)
 WHY = _ask("admission", "why", admission.WhyQuery, admission.WhyReply)
@@ -331,6 +333,7 @@ REQUESTS: tuple[Request, ...] = (
     PACE,
     CORRECTIONS,
     CORRECT,
+    GAPS,
     QUEUE,
     JOBS,
     WHY,

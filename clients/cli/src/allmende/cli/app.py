@@ -15,6 +15,7 @@ from allmende.cli.commands import (
     ledger_figures,
     ledger_follow,
     ledger_forecast,
+    ledger_gaps,
     ledger_quarantine,
     ledger_verify,
     ledger_waits,
@@ -70,6 +71,7 @@ ledger.app.command()(ledger_forecast.forecast)
 ledger.app.command()(ledger_follow.follow)
 ledger.app.command()(ledger_correct.correct)
 ledger.app.command()(ledger_correct.corrections)
+ledger.app.command()(ledger_gaps.gaps)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(nodes.app, name="nodes")
 app.add_typer(notices.app, name="notices")

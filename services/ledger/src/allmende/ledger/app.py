@@ -6,9 +6,11 @@ from allmende.chassis.worker import Worker
 from allmende.ledger.config import Settings
 from allmende.ledger.handlers.activity import ActivityHearing
 from allmende.ledger.handlers.answers import Answers
+from allmende.ledger.handlers.booking import Booking
 from allmende.ledger.handlers.corrections import CorrectionAnswers
 from allmende.ledger.handlers.demand import DemandHearing
 from allmende.ledger.handlers.figures import Figures, Stores
+from allmende.ledger.handlers.gaps import GapAnswers
 from allmende.ledger.handlers.hearing import SKEW_MS, Hearing
 from allmende.ledger.handlers.pace import Forecast
 from allmende.ledger.handlers.quarantine import QuarantineAnswers
@@ -20,6 +22,7 @@ from allmende.ledger.store.activity import ActivityStore
 from allmende.ledger.store.booking import BookingStore
 from allmende.ledger.store.corrections import CorrectionStore
 from allmende.ledger.store.demand import DemandStore
+from allmende.ledger.store.gaps import GapStore
 from allmende.ledger.store.quarantine import QuarantineStore
 from allmende.ledger.store.reading import ReadingStore
 from allmende.ledger.store.reports import ReportStore
@@ -35,6 +38,8 @@ VERSION = "0.1.0"
 async def run(chassis: Chassis, settings: Settings) -> None:
     """Serve until cancelled."""
     bookings, trees, readings = BookingStore(), TreeStore(), ReadingStore()
+    # Liveness is real time: on a scaled clock that is more.
+    booking = Booking(bookings, GapStore(), settings.silence_ms * chassis.clock.rate)
     rounds = Rounds(
         readings,
         trees,
@@ -46,7 +51,7 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         half_life_ms=settings.half_life_ms,
     )
     demands, activity = DemandStore(), ActivityStore()
-    books = Hearing(bookings, trees, rounds, chassis.clock, chassis.ids, settings.allowance_ms)
+    books = Hearing(bookings, booking, trees, rounds, chassis.clock, chassis.ids, settings.allowance_ms)
     heard = DemandHearing(ActivityHearing(books, activity), demands)
     worker = Worker(
         service="ledger",
@@ -68,6 +73,7 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         chassis.db,
         QuarantineStore(),
         bookings,
+        booking,
         worker,
         chassis.clock,
         chassis.ids,
@@ -75,6 +81,7 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         skew_ms=SKEW_MS,
     )
     corrections = CorrectionAnswers(chassis.db, CorrectionStore(), bookings, readings, ReportStore(), worker, chassis.clock)
+    gaps = GapAnswers(chassis.db, GapStore(), chassis.clock, silence_ms=settings.silence_ms)
     endpoints = [
         endpoint(subjects.STANDINGS, answers.standings),
         endpoint(subjects.POSTINGS, answers.postings),
@@ -94,6 +101,7 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         endpoint(subjects.PACE, forecast.pace),
         endpoint(subjects.CORRECTIONS, corrections.corrections),
         endpoint(subjects.CORRECT, corrections.correct),
+        endpoint(subjects.GAPS, gaps.gaps),
     ]
     async with chassis.answering("ledger", VERSION, endpoints):
         await worker.run()

@@ -35,6 +35,7 @@ from allmende.ledger.rules.books import Steps
 from allmende.ledger.rules.corrections import Entry, Room
 from allmende.ledger.rules.demand import AskedJob, Demand
 from allmende.ledger.rules.figures import Busy
+from allmende.ledger.rules.gaps import ClosedGap
 from allmende.ledger.rules.hours import Span
 from allmende.ledger.rules.posting import BucketKey
 from allmende.ledger.rules.quarantine import Held
@@ -43,6 +44,7 @@ from allmende.ledger.rules.tree import Revision, Succession
 from allmende.ledger.rules.verifying import Bucket, Interval, Terms
 from allmende.proto.budget import Budget, BudgetChanged
 from allmende.proto.corrections import Correct, Correction, CorrectionsQuery
+from allmende.proto.gaps import Gap, GapsQuery
 from allmende.proto.quarantine import QuarantineItem, QuarantineQuery, Released, ReleaseItem
 from allmende.proto.reports import UsageByQuery, UsageQuery
 from allmende.proto.units import GpuMs, Ms
@@ -238,6 +240,16 @@ class Corrections(Protocol):
 
     async def page(self, connection: Connection, query: CorrectionsQuery, limit: int) -> list[Correction]:
         """Corrections by number."""
+
+
+class Gaps(Protocol):
+    """Stretches without a counter."""
+
+    async def add(self, tx: Transaction, gaps: Iterable[ClosedGap], now_ms: Ms) -> None:
+        """Keep gaps that closed."""
+
+    async def page(self, connection: Connection, query: GapsQuery, now_ms: Ms, silence_ms: Ms, limit: int) -> list[Gap]:
+        """Gaps by their beginning."""
 
 
 class Writer(Protocol):

@@ -69,9 +69,10 @@ def sort_out(events: Iterable[Event]) -> Heard:
 class Hearing:
     """The inbox's handler."""
 
-    def __init__(self, store: Bookings, trees: Trees, rounds: Rounds, clock: Clock, ids: Ids, allowance_ms: Ms) -> None:
-        self._store, self._trees, self._rounds = store, trees, rounds
-        self._booking = Booking(store)
+    def __init__(
+        self, store: Bookings, booking: Booking, trees: Trees, rounds: Rounds, clock: Clock, ids: Ids, allowance_ms: Ms
+    ) -> None:
+        self._store, self._booking, self._trees, self._rounds = store, booking, trees, rounds
         # Two clocks differ by real time: on a scaled clock that is more.
         self._allowance_ms = allowance_ms * clock.rate
         self._skew_ms = SKEW_MS * clock.rate

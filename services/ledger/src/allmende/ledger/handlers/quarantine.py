@@ -25,6 +25,7 @@ class QuarantineAnswers:
         db: Database,
         store: Quarantine,
         bookings: Bookings,
+        booking: Booking,
         writer: Writer,
         clock: Clock,
         ids: Ids,
@@ -33,7 +34,7 @@ class QuarantineAnswers:
         skew_ms: int,
     ) -> None:
         self._db, self._store, self._bookings, self._writer, self._clock, self._ids = db, store, bookings, writer, clock, ids
-        self._booking = Booking(bookings)
+        self._booking = booking
         # Two clocks differ by real time: on a scaled clock that is more.
         self._allowance_ms, self._skew_ms = allowance_ms * clock.rate, skew_ms * clock.rate
 
