@@ -12,6 +12,7 @@ from tests.cli.terminal import Said
 from tests.cli.test_notices import typed
 from tests.ledger.builders import START_MS, counter, granted, id_of, node, started, tick, tree
 from tests.ledger.gauges import parcel
+from tests.ledger.test_planted import tamper
 from tests.ledger.theatre import Theatre, scaled, theatre
 from tests.servers import Lab
 
@@ -106,3 +107,20 @@ async def test_a_silent_attempt_is_listed_as_an_open_gap(trust: Trust) -> None:
     (gap,) = (await trust.typed(*words, "--json", role="user")).json["gaps"]
     assert (gap["from_ms"], gap["to_ms"], gap["closed_by"]) == (START_MS + HOUR_MS, None, None)
     assert gap["missing_gpu_ms"] >= 2 * HOUR_MS
+
+
+async def test_verify_leaves_with_1_where_the_books_differ_and_0_where_they_agree(trust: Trust) -> None:
+    c1 = ("--cluster", "c1")
+    await trust.until("ledger", "verify", *c1, holds="12 postings")
+    for words, verdict in ((("ledger", "verify", *c1), "in all"), (("ledger", "verify", "--events", *c1), "12 postings from")):
+        right = await trust.typed(*words, role="user")
+        assert (right.code, verdict in right.out, right.err) == (0, True, "")
+    await tamper(trust.lab, "DELETE FROM posting WHERE number = (SELECT max(number) FROM posting)")
+    for words, what in ((("ledger", "verify", *c1), "bucket"), (("ledger", "verify", "--events", *c1), "posting")):
+        wrong = await trust.typed(*words)
+        assert (wrong.code, "[books_differ]" in wrong.err) == (1, True), wrong
+        told = await trust.typed(*words, "--json")
+        assert (told.code, what in {each["what"] for each in told.json["differences"]}) == (1, True)
+        assert f"\n{what}," in (await trust.typed(*words, "--csv")).out
+    usage = await trust.typed("ledger", "verify", "--events", *c1, "--from", "2023-11-14T22:10Z")
+    assert (usage.code, "leave out --from" in usage.err) == (2, True)

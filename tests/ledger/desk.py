@@ -19,6 +19,7 @@ from allmende.ledger.handlers.rounds import Rounds
 from allmende.ledger.store.booking import BookingStore
 from allmende.ledger.store.corrections import CorrectionStore
 from allmende.ledger.store.gaps import GapStore
+from allmende.ledger.store.heard import SEAL_WORDS, HeardStore
 from allmende.ledger.store.quarantine import QuarantineStore
 from allmende.ledger.store.reading import ReadingStore
 from allmende.ledger.store.reports import ReportStore
@@ -46,6 +47,7 @@ class Desk:
         allowance_ms: int = 5 * SECOND_MS,
         slice_cap_ms: int = 8 * HOUR_MS,
         half_life_ms: int | None = None,
+        seal_words: int = SEAL_WORDS,
     ) -> None:
         self.db, self.clock = db, clock
         ids = CountingIds(start)
@@ -60,7 +62,8 @@ class Desk:
             slice_cap_ms=slice_cap_ms,
             half_life_ms=half_life_ms,
         )
-        booking = Booking(BookingStore(), GapStore(), SILENCE_MS * clock.rate)
+        self.heard = HeardStore(seal_words=seal_words)
+        booking = Booking(BookingStore(), GapStore(), self.heard, SILENCE_MS * clock.rate)
         self.hearing = Hearing(BookingStore(), booking, TreeStore(), self._rounds, clock, ids, allowance_ms)
         self.answers = Answers(db, ReadingStore(), self._rounds, clock, silence_ms=SILENCE_MS)
         self.gaps = GapAnswers(db, GapStore(), clock, silence_ms=SILENCE_MS)

@@ -15,6 +15,7 @@ from allmende.chassis.fakes import ManualClock
 from allmende.chassis.settings import load
 from allmende.ledger import wire
 from allmende.ledger.config import Settings
+from allmende.ledger.handlers.heard import HeardVerification
 from allmende.ledger.handlers.reports import Reports
 from allmende.ledger.handlers.verify import Verification
 from allmende.ledger.model import BUCKET_MS, Level, Life, Live, NodeStep, Run, Share
@@ -27,7 +28,7 @@ from allmende.ledger.store.reports import ReportStore
 from allmende.ledger.store.verify import VerifyStore
 from allmende.proto import agent
 from allmende.proto.corrections import Correct
-from allmende.proto.reports import StatementQuery, UsageQuery, VerifyQuery
+from allmende.proto.reports import StatementQuery, UsageQuery, VerifyEventsQuery, VerifyQuery
 from allmende.proto.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 from tests.ledger.builders import START_MS, counter, ended, granted, id_of, node, tick, tree
 from tests.ledger.desk import Desk, clock_at
@@ -170,7 +171,7 @@ async def test_br_037_usage_dated_before_the_last_standing_counts_in_the_next_on
 async def test_br_037_a_reset_dated_back_and_a_late_tick_after_it_both_count(lab: Lab) -> None:
     """Before the 8th 400 GPU-h, then 100, then 60; all before the 8th is taken off, and 5 GPU-h of the 9th come late."""
     day = [T + number * DAY_MS for number in range(14)]
-    desk = Desk(await lab.database("ledger"), ManualClock(day[12]))
+    desk = Desk(await lab.database("ledger"), ManualClock(day[12]), seal_words=1)
     await desk.hear(*tree(at_ms=day[0]), node(gpus=16, installed=16, at_ms=day[0]))
     for number, (gpus, from_ms, hours) in enumerate(((10, day[0], 40), (5, day[7], 20), (4, day[9], 15)), start=1):
         last = counter(number, hours * HOUR_MS, 9, gpus=gpus, since_ms=from_ms)
@@ -202,6 +203,13 @@ async def test_br_037_a_reset_dated_back_and_a_late_tick_after_it_both_count(lab
     assert (await desk.standings())["nlp"].charged_gpu_ms == sum(row.gpu_ms for row in rows)
     told = await Verification(desk.db, VerifyStore(), ReadingStore(), desk.clock).verify("olga", VerifyQuery(cluster="c1"))
     assert told.found == 0
+    after: int | None = None
+    while True:
+        anew = await HeardVerification(desk.db, desk.heard, desk.clock).verify("olga", VerifyEventsQuery(cluster="c1", after=after))
+        assert anew.found == 0, "from every seal, dated before or after, a full recount gives the same"
+        if anew.next_after is None:
+            break
+        after = anew.next_after
 
 
 def test_br_038_equal_usage_is_equal_whenever_the_budget_was_opened_and_an_edge_cuts_exactly() -> None:

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from allmende.proto.ids import Id, Name
 from allmende.proto.message import Text
-from allmende.proto.units import DAY_MS, Amount, GpuCount, Instant
+from allmende.proto.units import DAY_MS, Amount, GpuCount, Instant, Sequence
 
 
 class StatementQuery(Struct, frozen=True, kw_only=True):
@@ -150,10 +150,10 @@ class Difference(Struct, frozen=True, kw_only=True):
     """One thing that does not agree: computed anew it is `recomputed`, in the books it is `kept`.
 
     `bucket`: a sum of postings, in GPU-ms. `interval`: what is posted of a counter, in ms. `terms`: the GPUs of a posting.
-    `conservation`: GPU-ms in use against those available.
+    `conservation`: GPU-ms in use against those available. `posting`: one of them, in GPU-ms; `counter`: what it has counted, in ms.
     """
 
-    what: Literal["bucket", "interval", "terms", "conservation"]
+    what: Literal["bucket", "interval", "terms", "conservation", "posting", "counter"]
     of: Text
     at_ms: Instant
     recomputed: int
@@ -177,3 +177,35 @@ class VerifyPage(Struct, frozen=True, kw_only=True):
     found: int
     differences: tuple[Difference, ...]
     next_from_ms: Instant | None = None
+
+
+class VerifyEventsQuery(Struct, frozen=True, kw_only=True):
+    """Ask whether the postings of a cluster follow from what was heard, from one seal to the next.
+
+    `after`: the seal to begin with; unset: the oldest one that is kept. `offset`: how many of its differences are known already.
+    """
+
+    cluster: Name
+    after: Sequence | None = None
+    offset: Annotated[int, Meta(ge=0)] = 0
+
+
+class VerifyEventsPage(Struct, frozen=True, kw_only=True):
+    """What was computed anew: the batches behind seal `after`, up to the one numbered `upto`, heard in `[from_ms, to_ms]`.
+
+    `words`: facts and counters in them. `not_judged`: attempts that were complete before the seal and of which more was said.
+    `next_after` unset: this was the last piece.
+    """
+
+    cluster: Name
+    as_of_ms: Instant
+    after: Sequence
+    upto: Sequence
+    from_ms: Instant
+    to_ms: Instant
+    words: int
+    postings: int
+    not_judged: int
+    found: int
+    differences: tuple[Difference, ...]
+    next_after: Sequence | None = None

@@ -269,6 +269,7 @@ CORRECT = Request(
     service="ledger", verb="correct", request=corrections.Correct, reply=corrections.Correction, asks=("operator",), changes=True
 )
 GAPS = _ask("ledger", "gaps", gaps.GapsQuery, gaps.GapsPage)
+VERIFY_EVENTS = _ask("ledger", "verify_events", reports.VerifyEventsQuery, reports.VerifyEventsPage)
 QUEUE = _ask("admission", "queue", admission.QueueQuery, admission.QueuePage)
 JOBS = _ask("admission", "jobs", admission.JobsQuery, admission.JobsPage)
 WHY = _ask("admission", "why", admission.WhyQuery, admission.WhyReply)
@@ -334,6 +335,7 @@ REQUESTS: tuple[Request, ...] = (
     CORRECTIONS,
     CORRECT,
     GAPS,
+    VERIFY_EVENTS,
     QUEUE,
     JOBS,
     WHY,

@@ -1,5 +1,7 @@
 """Wires the ledger: the inbox of ticks, grants and trees, and the answers."""
 
+import asyncio
+
 from allmende.chassis.boot import Chassis
 from allmende.chassis.rpc import endpoint
 from allmende.chassis.worker import Worker
@@ -11,6 +13,7 @@ from allmende.ledger.handlers.corrections import CorrectionAnswers
 from allmende.ledger.handlers.demand import DemandHearing
 from allmende.ledger.handlers.figures import Figures, Stores
 from allmende.ledger.handlers.gaps import GapAnswers
+from allmende.ledger.handlers.heard import HeardVerification, Keeping
 from allmende.ledger.handlers.hearing import SKEW_MS, Hearing
 from allmende.ledger.handlers.pace import Forecast
 from allmende.ledger.handlers.quarantine import QuarantineAnswers
@@ -23,6 +26,7 @@ from allmende.ledger.store.booking import BookingStore
 from allmende.ledger.store.corrections import CorrectionStore
 from allmende.ledger.store.demand import DemandStore
 from allmende.ledger.store.gaps import GapStore
+from allmende.ledger.store.heard import HeardStore
 from allmende.ledger.store.quarantine import QuarantineStore
 from allmende.ledger.store.reading import ReadingStore
 from allmende.ledger.store.reports import ReportStore
@@ -39,7 +43,8 @@ async def run(chassis: Chassis, settings: Settings) -> None:
     """Serve until cancelled."""
     bookings, trees, readings = BookingStore(), TreeStore(), ReadingStore()
     # Liveness is real time: on a scaled clock that is more.
-    booking = Booking(bookings, GapStore(), settings.silence_ms * chassis.clock.rate)
+    heard = HeardStore()
+    booking = Booking(bookings, GapStore(), heard, settings.silence_ms * chassis.clock.rate)
     rounds = Rounds(
         readings,
         trees,
@@ -102,6 +107,8 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         endpoint(subjects.CORRECTIONS, corrections.corrections),
         endpoint(subjects.CORRECT, corrections.correct),
         endpoint(subjects.GAPS, gaps.gaps),
+        endpoint(subjects.VERIFY_EVENTS, HeardVerification(chassis.db, heard, chassis.clock).verify),
     ]
-    async with chassis.answering("ledger", VERSION, endpoints):
+    async with chassis.answering("ledger", VERSION, endpoints), asyncio.TaskGroup() as tasks:
+        tasks.create_task(Keeping(heard, bookings, worker, chassis.clock, keep_ms=settings.keep_heard_ms).run())
         await worker.run()

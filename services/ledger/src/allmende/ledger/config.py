@@ -24,5 +24,8 @@ class Settings(BaseSettings, frozen=True, kw_only=True):
     """How far an agent's clock may be off, in real milliseconds. What a counter claims beyond that is set aside, not posted."""
     silence_ms: Annotated[int, Meta(ge=SECOND_MS, le=HOUR_MS)] = 30 * SECOND_MS
     """Real milliseconds without a counter of a running attempt after which its gap is shown as open. Charging pauses by itself."""
+    keep_heard_ms: Annotated[int, Meta(ge=DAY_MS, le=10 * 366 * DAY_MS)] = 30 * DAY_MS
+    """How long what was heard is kept, in clock milliseconds: the postings of that time can be computed anew. Whole days are
+    dropped, and only behind a seal."""
     batch: Annotated[int, Meta(ge=1, le=4_096)] = 1_024
     """The most messages in one transaction. Larger batches are cheaper a message and later for the first of them."""

@@ -39,6 +39,7 @@ from allmende.ledger.rules.gaps import ClosedGap
 from allmende.ledger.rules.hours import Span
 from allmende.ledger.rules.posting import BucketKey
 from allmende.ledger.rules.quarantine import Held
+from allmende.ledger.rules.replay import Posted, State, Words
 from allmende.ledger.rules.standings import Tree, Window
 from allmende.ledger.rules.tree import Revision, Succession
 from allmende.ledger.rules.verifying import Bucket, Interval, Terms
@@ -250,6 +251,59 @@ class Gaps(Protocol):
 
     async def page(self, connection: Connection, query: GapsQuery, now_ms: Ms, silence_ms: Ms, limit: int) -> list[Gap]:
         """Gaps by their beginning."""
+
+
+class Sealed(Protocol):
+    """The state of a cluster right after a batch, and the greatest posting by then."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def at_ms(self) -> Ms: ...
+    @property
+    def posting(self) -> int: ...
+    @property
+    def state(self) -> State: ...
+
+
+class Heard(Protocol):
+    """What was heard, and the seals."""
+
+    async def begin(self, tx: Transaction, clusters: Iterable[str], now_ms: Ms) -> None:
+        """Before a batch is booked: of a cluster that is heard for the first time since this is kept, seal what is there."""
+
+    async def add(self, tx: Transaction, said: Iterable[tuple[str, Words]], now_ms: Ms) -> None:
+        """Keep what a batch said, by cluster, after it was booked; and seal where it is time."""
+
+    async def seal(self, tx: Transaction, cluster: str, now_ms: Ms) -> None:
+        """Keep the state of a cluster as it now stands."""
+
+    async def state(self, connection: Connection, cluster: str, now_ms: Ms) -> State:
+        """The attempts of which more may be said, and their counters."""
+
+    async def seal_at(self, connection: Connection, cluster: str, number: int | None) -> Sealed | None:
+        """A seal; None as a number: the oldest that is kept."""
+
+    async def seal_after(self, connection: Connection, cluster: str, number: int) -> Sealed | None:
+        """The seal that follows another one."""
+
+    async def heard(self, connection: Connection, cluster: str, after: int, upto: int, limit: int) -> list[tuple[int, Ms, Words]]:
+        """Batches in order: number, when, and what was said."""
+
+    async def posted(self, connection: Connection, cluster: str, after: int, upto: int) -> list[Posted]:
+        """Postings by their numbers."""
+
+    async def posted_before(self, connection: Connection, cluster: str, attempts: Sequence[str], upto: int) -> set[str]:
+        """Those of the attempts that have postings up to a number."""
+
+    async def days(self, connection: Connection) -> list[int]:
+        """The days that are kept, oldest first."""
+
+    async def lasts(self, connection: Connection, before_ms: Ms) -> list[tuple[str, int, bool]]:
+        """Of each cluster the last batch before an instant, and whether a seal comes after it."""
+
+    async def forget_day(self, tx: Transaction, day: int, lasts: Iterable[tuple[str, int, bool]]) -> None:
+        """Drop a day, and the seals that nothing can be computed from any more."""
 
 
 class Writer(Protocol):

@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from allmende.chassis.db import Transaction
 from allmende.ledger.model import Attempt, AttemptKey, Ended, Fact, Fault, Limits, Reading
-from allmende.ledger.ports import Bookings, Gaps
+from allmende.ledger.ports import Bookings, Gaps, Heard
 from allmende.ledger.rules.attempts import Learnt, first_grants, learn
 from allmende.ledger.rules.gaps import closed
 from allmende.ledger.rules.posting import Entries, Loaded, completed, post
+from allmende.ledger.rules.replay import words_by_cluster
 from allmende.proto.units import Ms
 
 
@@ -27,12 +28,14 @@ class Booked(NamedTuple):
 class Booking:
     """Books batches."""
 
-    def __init__(self, store: Bookings, gaps: Gaps, silence_ms: Ms) -> None:
+    def __init__(self, store: Bookings, gaps: Gaps, heard: Heard, silence_ms: Ms) -> None:
         """`silence_ms`: after how long without a counter a gap is one, in clock milliseconds."""
-        self._store, self._gaps, self._silence_ms = store, gaps, silence_ms
+        self._store, self._gaps, self._heard, self._silence_ms = store, gaps, heard, silence_ms
 
     async def book(self, tx: Transaction, facts: Sequence[Fact], readings: Sequence[Reading], limits: Limits) -> Booked:
         """Take in what was said of attempts."""
+        said = words_by_cluster(facts, readings, limits)
+        await self._heard.begin(tx, said, limits.now_ms)
         names = {fact.attempt for fact in facts} | {reading.attempt for reading in readings}
         known = await self._store.attempts(tx, names)
         learnt = learn(known, facts)
@@ -50,6 +53,7 @@ class Booking:
         await self._store.save_counters(tx, entries.counters)
         await self._store.add_postings(tx, entries.postings, entries.buckets)
         await self._gaps.add(tx, closed(counters, entries.counters, readings, self._silence_ms), limits.now_ms)
+        await self._heard.add(tx, said.items(), limits.now_ms)
         confirmed = await self._complete(tx, learnt, facts, entries)
         return Booked(confirmed, [*learnt.faults, *entries.faults], loaded, entries)
 

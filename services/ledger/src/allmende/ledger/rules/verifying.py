@@ -9,9 +9,12 @@ from allmende.proto.units import GpuMs, Ms
 
 
 class Difference(NamedTuple):
-    """`recomputed` against `kept`, in GPU-ms (bucket, conservation), ms (interval) or GPUs (terms). `of` names the thing."""
+    """`recomputed` against `kept`, in GPU-ms (bucket, conservation, posting), ms (interval, counter) or GPUs (terms).
 
-    what: Literal["bucket", "interval", "terms", "conservation"]
+    `of` names the thing.
+    """
+
+    what: Literal["bucket", "interval", "terms", "conservation", "posting", "counter"]
     of: str
     at_ms: Ms
     recomputed: int

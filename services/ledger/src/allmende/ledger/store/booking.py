@@ -45,7 +45,7 @@ class BookingStore:
     async def attempts(self, tx: Transaction, names: Iterable[str]) -> dict[AttemptKey, Attempt]:
         """What is known of attempts, on whichever cluster."""
         rows = await tx.connection.fetch(_SQL["attempts"], list(names))
-        return {(row["cluster"], row["attempt"]): _attempt(row) for row in rows}
+        return {(row["cluster"], row["attempt"]): read_attempt(row) for row in rows}
 
     async def counters_of_replicas(self, tx: Transaction, keys: Iterable[ReplicaKey]) -> list[Counter]:
         """All epochs of some replicas."""
@@ -119,7 +119,8 @@ def _placed(grant: Granted) -> Iterator[tuple[Any, ...]]:
         first += replicas
 
 
-def _attempt(row: Record) -> Attempt:
+def read_attempt(row: Record) -> Attempt:
+    """An attempt as its row has it."""
     grant = None
     if row["granted_at_ms"] is not None:
         grant = Grant(*(row[name] for name in ("job", "budget", "gpus", "replicas", "slice_ms", "granted_at_ms", "grant_seq")))
