@@ -18,8 +18,8 @@ _words = msgspec.json.Decoder(Words)
 _state = msgspec.json.Decoder(State)
 # JSON of counters shrinks to a tenth already so; more would cost more than it saves.
 _LEVEL = 1
-# A seal at least so often, so that one piece of a verification is a second's work ...
-SEAL_WORDS = 50_000
+# A seal at least so often, so that one piece of a verification is half a second's work ...
+SEAL_WORDS = 25_000
 # ... and in quiet times once a day, so that old days can go.
 SEAL_EVERY_MS = DAY_MS
 # Of an attempt that ended longer ago nothing more is said.
