@@ -12,7 +12,7 @@ from allmende.ledger import errors
 from allmende.ledger.handlers.quarantine import ITEMS_MAX
 from allmende.proto import subjects
 from allmende.proto.envelope import MAX_MESSAGE_BYTES, Refusal
-from allmende.proto.ledger import UsageConfirmed
+from allmende.proto.ledger import FaultsQuery, UsageConfirmed
 from allmende.proto.message import Message
 from allmende.proto.quarantine import QuarantineItem, QuarantinePage, QuarantineQuery, Released, ReleaseItem
 from allmende.proto.units import HOUR_MS, LARGEST_AMOUNT, LATEST_INSTANT_MS, MINUTE_MS
@@ -205,6 +205,9 @@ async def test_what_waits_and_its_release(lab: Lab, row: Row) -> None:
     assert (done.author, done.reason, done.counted_gpu_ms) == ("olga", "looked at the node", row.after_gpu_ms - row.before_gpu_ms)
     assert await charged(desk) == row.after_gpu_ms + good_ms
     assert row.item not in [(each.what, each.code) for each in await items(desk)]
+    waiting = [each for each in await items(desk) if each.code != "unknown_attempt"]
+    assert (await desk.state()).quarantined == len(waiting)
+    assert len((await desk.answers.faults("ada", FaultsQuery(cluster="c1"))).faults) == len(waiting)
     (shown,) = [each for each in await items(desk, also_released=True) if (each.what, each.code) == row.item]
     assert shown.released == done
     assert await desk.quarantine.release("olga", asked(row.item)) == done, "the same release again is answered as the first time"

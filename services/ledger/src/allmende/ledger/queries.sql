@@ -202,7 +202,7 @@ SELECT (SELECT count(*) FROM posting WHERE cluster = $1) AS postings,
     (SELECT coalesce(sum(amount_gpu_ms), 0)::bigint FROM posting WHERE cluster = $1) AS posted_gpu_ms,
     (SELECT count(*) FROM attempt WHERE cluster = $1 AND ended_at_ms IS NULL AND granted_at_ms IS NOT NULL) AS open_attempts,
     (SELECT count(*) FROM attempt a JOIN counter c USING (attempt, cluster) WHERE a.cluster = $1 AND a.granted_at_ms IS NULL) AS unattributed,
-    (SELECT count(*) FROM fault WHERE cluster = $1) AS faults
+    (SELECT count(*) FROM fault WHERE cluster = $1 AND released_at_ms IS NULL) AS faults
 
 -- name: last_signs
 -- When each replica of a started attempt was last heard of: the start, or how far its counters have come.
@@ -216,4 +216,4 @@ SELECT min(seen_ms) FROM (
 
 -- name: faults_page
 SELECT what, code, sentence, excess_gpu_ms, most_excess_gpu_ms, times, first_at_ms, last_at_ms, last_event
-FROM fault WHERE cluster = $1 AND (what, code) > ($2, $3) ORDER BY what, code LIMIT $4
+FROM fault WHERE cluster = $1 AND released_at_ms IS NULL AND (what, code) > ($2, $3) ORDER BY what, code LIMIT $4
