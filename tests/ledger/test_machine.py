@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, NamedTuple, TypeVar
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
@@ -344,9 +345,10 @@ class Machine(RuleBasedStateMachine):
         assert state is None or (state.open_attempts, state.unattributed_counters, state.quarantined) == (0, 0, 0)
 
 
+@pytest.mark.timeout(240)  # eight stories of twenty steps: half a minute on two idle cores
 async def test_after_every_step_nothing_is_lost_and_a_replay_equals_the_store(lab: Lab) -> None:
     desk = Desk(await lab.database("ledger"), clock_at(1), seal_words=9)
     await desk.hear(*tree(at_ms=START_MS))
     machine = type("Drawn", (Machine,), {"desk": desk, "loop": asyncio.get_running_loop()})
-    drawn = settings(max_examples=15, stateful_step_count=25, deadline=None, derandomize=True, print_blob=False)
+    drawn = settings(max_examples=8, stateful_step_count=20, deadline=None, derandomize=True, print_blob=False)
     await asyncio.to_thread(run_state_machine_as_test, machine, settings=drawn)
