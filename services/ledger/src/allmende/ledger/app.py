@@ -43,8 +43,8 @@ async def run(chassis: Chassis, settings: Settings) -> None:
     """Serve until cancelled."""
     bookings, trees, readings = BookingStore(), TreeStore(), ReadingStore()
     # Liveness is real time: on a scaled clock that is more.
-    heard = HeardStore()
-    booking = Booking(bookings, GapStore(), heard, settings.silence_ms * chassis.clock.rate)
+    kept = HeardStore()
+    booking = Booking(bookings, GapStore(), kept, settings.silence_ms * chassis.clock.rate)
     rounds = Rounds(
         readings,
         trees,
@@ -107,8 +107,8 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         endpoint(subjects.CORRECTIONS, corrections.corrections),
         endpoint(subjects.CORRECT, corrections.correct),
         endpoint(subjects.GAPS, gaps.gaps),
-        endpoint(subjects.VERIFY_EVENTS, HeardVerification(chassis.db, heard, chassis.clock).verify),
+        endpoint(subjects.VERIFY_EVENTS, HeardVerification(chassis.db, kept, chassis.clock).verify),
     ]
     async with chassis.answering("ledger", VERSION, endpoints), asyncio.TaskGroup() as tasks:
-        tasks.create_task(Keeping(heard, bookings, worker, chassis.clock, keep_ms=settings.keep_heard_ms).run())
+        tasks.create_task(Keeping(kept, bookings, worker, chassis.clock, keep_ms=settings.keep_heard_ms).run())
         await worker.run()
