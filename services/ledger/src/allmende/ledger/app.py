@@ -3,6 +3,7 @@
 import asyncio
 
 from allmende.chassis.boot import Chassis
+from allmende.chassis.ports import Endpoint
 from allmende.chassis.rpc import endpoint
 from allmende.chassis.worker import Worker
 from allmende.ledger.config import Settings
@@ -42,8 +43,8 @@ VERSION = "0.1.0"
 async def run(chassis: Chassis, settings: Settings) -> None:
     """Serve until cancelled."""
     bookings, trees, readings = BookingStore(), TreeStore(), ReadingStore()
-    # Liveness is real time: on a scaled clock that is more.
     kept = HeardStore()
+    # Liveness is real time: on a scaled clock that is more.
     booking = Booking(bookings, GapStore(), kept, settings.silence_ms * chassis.clock.rate)
     rounds = Rounds(
         readings,
@@ -74,19 +75,6 @@ async def run(chassis: Chassis, settings: Settings) -> None:
     forecast = Forecast(chassis.db, rounds, demands, VerifyStore(), chassis.clock)
     served = Figures(chassis.db, Stores(demands, readings, ReportStore(), trees, activity), chassis.clock)
     verification = Verification(chassis.db, VerifyStore(), readings, chassis.clock)
-    quarantine = QuarantineAnswers(
-        chassis.db,
-        QuarantineStore(),
-        bookings,
-        booking,
-        worker,
-        chassis.clock,
-        chassis.ids,
-        allowance_ms=settings.allowance_ms,
-        skew_ms=SKEW_MS,
-    )
-    corrections = CorrectionAnswers(chassis.db, CorrectionStore(), bookings, readings, ReportStore(), worker, chassis.clock)
-    gaps = GapAnswers(chassis.db, GapStore(), chassis.clock, silence_ms=settings.silence_ms)
     endpoints = [
         endpoint(subjects.STANDINGS, answers.standings),
         endpoint(subjects.POSTINGS, answers.postings),
@@ -97,18 +85,40 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         endpoint(subjects.USAGE, reports.usage),
         endpoint(subjects.USAGE_BY, reports.usage_by),
         endpoint(subjects.VERIFY, verification.verify),
-        endpoint(subjects.QUARANTINE, quarantine.quarantine),
-        endpoint(subjects.RELEASE, quarantine.release),
         endpoint(subjects.DEMAND, served.demand),
         endpoint(subjects.FIGURES, served.measure),
         endpoint(subjects.WAITS, served.waits),
         endpoint(subjects.IDLE, served.idle),
         endpoint(subjects.PACE, forecast.pace),
+        *_of_trust(chassis, settings, worker, booking, kept),
+    ]
+    async with chassis.answering("ledger", VERSION, endpoints), asyncio.TaskGroup() as tasks:
+        tasks.create_task(Keeping(kept, bookings, worker, chassis.clock, keep_ms=settings.keep_heard_ms).run())
+        await worker.run()
+
+
+def _of_trust(chassis: Chassis, settings: Settings, worker: Worker, booking: Booking, kept: HeardStore) -> list[Endpoint]:
+    """What people ask when the numbers are in doubt, and how operators put them right."""
+    quarantine = QuarantineAnswers(
+        chassis.db,
+        QuarantineStore(),
+        BookingStore(),
+        booking,
+        worker,
+        chassis.clock,
+        chassis.ids,
+        allowance_ms=settings.allowance_ms,
+        skew_ms=SKEW_MS,
+    )
+    corrections = CorrectionAnswers(
+        chassis.db, CorrectionStore(), BookingStore(), ReadingStore(), ReportStore(), worker, chassis.clock
+    )
+    gaps = GapAnswers(chassis.db, GapStore(), chassis.clock, silence_ms=settings.silence_ms)
+    return [
+        endpoint(subjects.QUARANTINE, quarantine.quarantine),
+        endpoint(subjects.RELEASE, quarantine.release),
         endpoint(subjects.CORRECTIONS, corrections.corrections),
         endpoint(subjects.CORRECT, corrections.correct),
         endpoint(subjects.GAPS, gaps.gaps),
         endpoint(subjects.VERIFY_EVENTS, HeardVerification(chassis.db, kept, chassis.clock).verify),
     ]
-    async with chassis.answering("ledger", VERSION, endpoints), asyncio.TaskGroup() as tasks:
-        tasks.create_task(Keeping(kept, bookings, worker, chassis.clock, keep_ms=settings.keep_heard_ms).run())
-        await worker.run()
