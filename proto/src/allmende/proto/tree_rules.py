@@ -144,7 +144,7 @@ def _own_faults(row: Budget, inner: Container[str | None]) -> Iterator[Problem]:
     yield from _people(name, "managers", row.managers)
     yield from _people(name, "members", row.members)
     if row.members and row.budget in inner:
-        sentence = f"budget {name} has children, so nobody charges it: move its members to the budgets below it"
+        sentence = f"budget {name} has children, so nobody charges it: take its members out, and let them into budgets below it"
         yield Problem(code="members_on_inner_budget", sentence=sentence)
     if (size := len(_encoder.encode(row))) > MAX_BUDGET_BYTES:
         sentence = f"budget {name} takes {size} bytes, at most {MAX_BUDGET_BYTES} fit a message: list fewer people"

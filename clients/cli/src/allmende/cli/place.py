@@ -61,7 +61,7 @@ def find(directory: Path | None, environ: Mapping[str, str]) -> Place:
 def _as_person(folder: Path, place: Place, user: str) -> Place:
     seed = folder / "seeds" / f"user.{user}.nk"
     if not is_name(user) or not seed.is_file():
-        sentence = f"this lab has no key for {user!r} (ALLMENDE_USER): start it with `allmende up --people {user}`"
+        sentence = f"this lab has no key for {user!r} (ALLMENDE_USER): stop it and start it with `allmende up --people {user}`"
         raise CommandFailed(Exit.USAGE, sentence)
     return msgspec.structs.replace(place, user=user, role="user", seed_file=str(seed))
 
