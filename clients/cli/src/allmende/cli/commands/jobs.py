@@ -95,7 +95,7 @@ def jobs(
     budget: Annotated[str | None, session.name_option("Only jobs of this budget.", "BUDGET")] = None,
     state: Annotated[
         list[str] | None,
-        typer.Option(metavar="STATE", help=f"Only this state: {', '.join(get_args(JobState))}, whatever the outcome; may be repeated."),
+        typer.Option(metavar="STATE", help=f"Only this state: {', '.join(get_args(JobState))}, whatever the outcome; repeatable."),
     ] = None,
     array: Annotated[
         str | None, typer.Option("--array", metavar="JOB", help="Only the jobs of this job's array.", show_default=False)

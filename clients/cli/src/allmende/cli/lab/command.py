@@ -32,7 +32,9 @@ def up(
     ] = None,
     people: Annotated[
         list[str] | None,
-        session.name_option("Somebody else who may use it, now and later, with ALLMENDE_USER=NAME; may be given several times.", "NAME"),
+        session.name_option(
+            "Somebody else who may use it from now on, with ALLMENDE_USER=NAME; may be given several times.", "NAME"
+        ),
     ] = None,
     cluster: Annotated[str, session.name_option("The name of the cluster.", "NAME")] = "c1",
     real: Annotated[
