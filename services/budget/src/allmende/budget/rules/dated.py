@@ -283,7 +283,7 @@ def _covered(before: Budgets, after: Budgets, opened: Sequence[OpenChange]) -> l
         ):
             until = format_instant(each.next_ms)
             sentence = (
-                f"until {until} the shares below {quote(parent)} are those of {_called(each.planned)}: plan others from then on, "
+                f"until {until} the shares below {quote(parent)} are those of {_called(each)}: plan others from then on, "
                 f"or end it before (`allmende budgets call-off {each.planned.change}`)"
             )
             faults.append(Problem(code="dated_running", sentence=sentence[:1_000]))
@@ -317,10 +317,11 @@ def overlap_faults(new: OpenChange, opened: Sequence[OpenChange], now_ms: Ms) ->
     """`dated_overlap` for each other change of the same parent that is in the way; both are named."""
     for other in opened:
         if other.planned.parent == new.planned.parent and _meet(new, other, now_ms):
-            asked = "; its renewal is asked, decide that first" if other.renewal is not None else ""
+            call_off = f"choose other dates, or call it off first (`allmende budgets call-off {other.planned.change}`)"
+            way_out = "its renewal is asked, decide that first" if other.renewal is not None else call_off
             sentence = (
-                f"{_called(new.planned)} and {_called(other.planned)} overlap: "
-                f"of one budget's children only one dated change may hold at a time{asked}"
+                f"{_called(new)} and {_called(other)} overlap: "
+                f"of one budget's children only one dated change may hold at a time; {way_out}"
             )
             yield Problem(code="dated_overlap", sentence=sentence[:1_000])
 
@@ -347,8 +348,9 @@ _NEVER: Ms = 2**62
 # --------------------------------------------------------------------------------------------------------------------- the words
 
 
-def _called(planned: PlannedShares) -> str:
-    until = "for good" if planned.until_ms is None else f"until {format_instant(planned.until_ms)}"
+def _called(one: OpenChange) -> str:
+    planned = one.planned
+    until = "for good" if one.until_ms is None else f"until {format_instant(one.until_ms)}"
     return f"change {planned.change} of {quote(planned.author)} (from {format_instant(planned.from_ms)} {until})"
 
 
