@@ -6,6 +6,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from allmende.budget.model import Asking, Budgets, Commit, Intent, OpenChange, Rejection, Tree, Unchanged
@@ -338,7 +339,11 @@ def test_shares_of_one_cluster_come_back_too_also_where_there_were_none() -> Non
 
 
 def test_children_that_moved_or_went_are_passed_over_and_new_ones_stay_as_they_are() -> None:
-    moved = world(RUNS.put(replace(RUNS.tree.budgets["e"], parent="d", share_ppm=parse_share("1%")), budget("n", "lab", "2%")))
+    moved = world(
+        RUNS.put(
+            replace(RUNS.tree.budgets["e"], parent="d", share_ppm=parse_share("1%"), cluster_shares=UNSET), budget("n", "lab", "2%")
+        )
+    )
     after = moved.at(5)
     assert after.shares("d", "e", "n") == [35, 1, 2]
     gone = world(RUNS.load(*(row for row in RUNS.tree.budgets.values() if row.budget != "e"))).at(5)
