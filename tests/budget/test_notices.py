@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from allmende.budget.app import run
 from allmende.budget.config import Settings
@@ -165,6 +166,14 @@ async def test_two_replicas_with_the_same_standings_tell_once(told: Told) -> Non
     rounds = [told.hear(standing(1, 1_000), standing(1, 1_200, "speech")) for _ in range(6)]
     said = [notice for each in await asyncio.gather(*rounds) for notice in each]
     assert sorted(levels(said)) == [100, 120]
+
+
+async def test_while_no_gpu_is_available_nothing_is_told_nor_taken_for_told(told: Told) -> None:
+    """A lab that starts says standings before its agents have reported: what is owed for now is missing in them."""
+    silent = replace(standing(1, 2_000), available_gpus=0)
+    assert await told.hear(silent) == []
+    assert await told.hear(replace(silent, usage_revision=2), standing(3, 10)) == []
+    assert levels(await told.hear(standing(4, 850))) == [80]
 
 
 async def test_of_a_budget_that_is_gone_nothing_is_told_nor_taken_for_told(told: Told) -> None:

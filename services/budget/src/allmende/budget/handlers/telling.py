@@ -35,7 +35,10 @@ class Telling:
 
     async def __call__(self, tx: Transaction, events: Sequence[Event]) -> Outcome:
         """Look at fresh standings, and say what people should know."""
-        standings = _by_budget(event.body for event in events if isinstance(event.body, UsageStanding))
+        # While no agent has reported (a lab that starts) nothing is owed for now, and every budget of a young lab seems far over.
+        standings = _by_budget(
+            event.body for event in events if isinstance(event.body, UsageStanding) and event.body.available_gpus > 0
+        )
         if not standings:
             return Outcome()
         await self._store.lock(tx)
