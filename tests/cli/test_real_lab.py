@@ -41,6 +41,14 @@ ALLOWANCE_MS = 1_000
 BREATHE = 'cut -d" " -f1 /proc/uptime; sleep 0.05'
 
 
+@pytest.fixture(scope="module", autouse=True)
+def a_terminal_that_hangs_up() -> Iterator[None]:
+    """Tests that were started with nohup hand it on: `allmende run` would think that it was meant."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture(scope="module")
 def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
     terminal = Terminal(tmp_path_factory.mktemp("real") / "lab")
