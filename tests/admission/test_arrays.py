@@ -19,6 +19,9 @@ from tests.admission.scene import PATIENCE_S, Scene
 from tests.admission.test_service import answering, furnish
 from tests.servers import Lab
 
+# Ten thousand take the same way, three times as long.
+MANY = 3_000
+
 
 @given(st.integers(0, (1 << 48) - 1), st.binary(min_size=ENTROPY_BYTES, max_size=ENTROPY_BYTES), st.integers(0, MAX_ARRAY - 1))
 def test_ids_that_follow_are_ids_in_order(now_ms: int, entropy: bytes, steps: int) -> None:
@@ -146,26 +149,26 @@ async def waiting(scene: Scene, count: int) -> None:
             await asyncio.sleep(0.1)
 
 
-async def test_ten_thousand_jobs_are_made_though_admission_is_killed_in_between(lab: Lab) -> None:
+async def test_thousands_of_jobs_are_made_though_admission_is_killed_in_between(lab: Lab) -> None:
     scene = Scene(lab)
     await scene.open()
     try:
         killed = await scene.start()
         await furnish(scene)
         await answering(scene)
-        first = await scene.submit(array=MAX_ARRAY, gpus_per_replica=8)
+        first = await scene.submit(array=MANY, gpus_per_replica=8)
         await scene.all(JobQueued, 300)
-        await scene.submit(job=following(first, MAX_ARRAY - 1))
+        await scene.submit(job=following(first, MANY - 1))
         refused = await scene.hears(JobRefused)
         assert refused.problem.code == "job_id_taken", "an id that one of them will have"
         await scene.kill(killed)
         await scene.start()
         await answering(scene)
-        await waiting(scene, MAX_ARRAY - 1)
+        await waiting(scene, MANY - 1)
         page = await scene.ask(subjects.QUEUE, QueueQuery(limit=1))
         assert isinstance(page, QueuePage)
         assert page.entries[0].job == following(first, 1)
-        assert await cancelled(scene, first) == MAX_ARRAY
+        assert await cancelled(scene, first) == MANY
     finally:
         await scene.close()
 
