@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from allmende.budget import wire
 from allmende.budget.handlers.committing import Committer
-from allmende.budget.model import NOTHING_SINCE, Asking, Intent, Rejection, Revision, Since, Unchanged, Verdict
+from allmende.budget.model import NOTHING_SINCE, Asking, Intent, Rejection, Revision, Since, Tree, Unchanged, Verdict
 from allmende.budget.ports import Dated, Store, Writer
 from allmende.budget.rules import trees as rules
 from allmende.budget.rules.dated import judged
@@ -79,9 +79,7 @@ class Handlers:
             verdict = rules.set_shares(
                 tree, intent, request.parent, wire.shares_of(request.children), now_ms, self._asking(caller), request.cluster
             )
-            verdict = judged(tree, verdict, await self._dated.open(tx.connection))
-            since = await self._since(tx, intent, verdict)
-            return wire.reply(verdict, since), await self._carry_out(tx, verdict, caller)
+            return await self._settled(tx, tree, intent, verdict)
 
         return await self._writer.exclusively(work)
 
@@ -93,9 +91,7 @@ class Handlers:
             used = await self._store.names_used(tx, [row.budget for row in request.budgets])
             intent, now_ms = wire.intent_of(caller, request), self._clock.now_ms()
             verdict = rules.put_budgets(tree, intent, request.budgets, used, now_ms, self._asking(caller))
-            verdict = judged(tree, verdict, await self._dated.open(tx.connection))
-            since = await self._since(tx, intent, verdict)
-            return wire.reply(verdict, since), await self._carry_out(tx, verdict, caller)
+            return await self._settled(tx, tree, intent, verdict)
 
         return await self._writer.exclusively(work)
 
@@ -106,9 +102,7 @@ class Handlers:
             tree = await self._store.tree_for_writing(tx)
             intent, now_ms = wire.intent_of(caller, request), self._clock.now_ms()
             verdict = rules.close_budget(tree, intent, request.budget, request.jobs_to, now_ms, self._asking(caller))
-            verdict = judged(tree, verdict, await self._dated.open(tx.connection))
-            since = await self._since(tx, intent, verdict)
-            return wire.reply(verdict, since), await self._carry_out(tx, verdict, caller)
+            return await self._settled(tx, tree, intent, verdict)
 
         return await self._writer.exclusively(work)
 
@@ -124,9 +118,7 @@ class Handlers:
                 return wire.pieced(tree.revision), Outcome()
             intent = wire.intent_of(caller, request)
             verdict = rules.load_tree(tree, intent, budgets, self._clock.now_ms())
-            verdict = judged(tree, verdict, await self._dated.open(tx.connection))
-            since = await self._since(tx, intent, verdict)
-            return wire.reply(verdict, since), await self._carry_out(tx, verdict, caller, request.upload)
+            return await self._settled(tx, tree, intent, verdict, request.upload)
 
         return await self._writer.exclusively(work)
 
@@ -159,6 +151,14 @@ class Handlers:
                 raise Refusal("no_tree_then", "there was no tree at that time yet; `allmende budgets history` shows the first one")
             return then
         return newest
+
+    async def _settled(
+        self, tx: Transaction, tree: Tree, intent: Intent, verdict: Verdict, upload: str | None = None
+    ) -> tuple[WriteReply, Outcome]:
+        """The end of every write: what is planned is judged too, then it is carried out, and its author is told."""
+        verdict = judged(tree, verdict, await self._dated.open(tx.connection))
+        since = await self._since(tx, intent, verdict)
+        return wire.reply(verdict, since), await self._carry_out(tx, verdict, intent.author, upload)
 
     async def _since(self, tx: Transaction, intent: Intent, verdict: Verdict) -> Since:
         """What the author of a stale write has not seen."""
