@@ -117,7 +117,8 @@ def plan(tree: Tree, opened: Sequence[OpenChange], asked: PlanShares, now_ms: Ms
     faults = [
         *trees.reason_faults(intent),
         *trees.children_faults(tree, asked.parent, children),
-        *_date_faults(asked, now_ms),
+        *_no_dates(asked),
+        *date_faults(asked.effective_from_ms, asked.effective_until_ms, now_ms),
         *_room_faults(planned, opened),
     ]
     if faults:
@@ -290,10 +291,13 @@ def _covered(before: Budgets, after: Budgets, opened: Sequence[OpenChange]) -> l
     return faults
 
 
-def _date_faults(asked: PlanShares, now_ms: Ms) -> Iterator[Problem]:
-    begin, end = asked.effective_from_ms, asked.effective_until_ms
-    if begin is None and end is None:
+def _no_dates(asked: PlanShares) -> Iterator[Problem]:
+    if asked.effective_from_ms is None and asked.effective_until_ms is None:
         yield Problem(code="no_dates", sentence="neither a beginning nor an end is given: set the shares at once, without dates")
+
+
+def date_faults(begin: Ms | None, end: Ms | None, now_ms: Ms) -> Iterator[Problem]:
+    """`from_in_past`, `until_before_from`: of what is planned, and of what is asked for."""
     if begin is not None and begin <= now_ms:
         sentence = f"it should begin at {format_instant(begin)}, which has passed: leave the beginning out for at once"
         yield Problem(code="from_in_past", sentence=sentence)

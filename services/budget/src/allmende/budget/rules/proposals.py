@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from allmende.budget.model import Asking, Budgets, ChildShares, Commit, Intent, OpenChange, Rejection, Tree
 from allmende.budget.rules import dated, trees
-from allmende.budget.rules.dated import Written, as_of, judged, revision_of
-from allmende.budget.rules.renewing import date_faults, renew, renewal_faults
+from allmende.budget.rules.dated import Written, as_of, date_faults, judged, revision_of
+from allmende.budget.rules.renewing import renew, renewal_faults
 from allmende.budget.rules.rights import manages, may_divide, nearest_managers, those
 from allmende.proto.budget import Budget, ChildShare
 from allmende.proto.dated import PlannedShares, PlanShares
@@ -48,7 +48,11 @@ def propose(
     if open_one is not None:
         sentence = f"your proposal {open_one} for {quote(row.budget)} waits for an answer: withdraw it before you make another one"
         faults.append(Problem(code="proposal_open", sentence=sentence))
-    faults += date_faults(asked, now_ms) if asked.renews is None else renewal_faults(row, asked, opened, now_ms)
+    faults += (
+        date_faults(asked.effective_from_ms, asked.effective_until_ms, now_ms)
+        if asked.renews is None
+        else renewal_faults(row, asked, opened, now_ms)
+    )
     if faults:
         return Rejection(tree.revision, faults)
     return ShareProposed(

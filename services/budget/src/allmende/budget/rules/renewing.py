@@ -14,17 +14,6 @@ from allmende.proto.tree_rules import quote
 from allmende.proto.units import Ms, format_instant, format_share
 
 
-def date_faults(asked: Propose, now_ms: Ms) -> Iterator[Problem]:
-    """`from_in_past`, `until_before_from`."""
-    begin, end = asked.effective_from_ms, asked.effective_until_ms
-    if begin is not None and begin <= now_ms:
-        sentence = f"it should begin at {format_instant(begin)}, which has passed: leave the beginning out for at once"
-        yield Problem(code="from_in_past", sentence=sentence)
-    if end is not None and end <= max(now_ms, begin or 0):
-        sentence = f"it should end at {format_instant(end)}, which is not after its beginning"
-        yield Problem(code="until_before_from", sentence=sentence)
-
-
 def renewal_faults(row: Budget, asked: Propose, opened: Sequence[OpenChange], now_ms: Ms) -> Iterator[Problem]:
     """`not_renewable`, `renewal_dates`, `other_share`, `renewal_open`, `dated_overlap`. `asked.renews` is set."""
     one = next((each for each in opened if each.planned.change == asked.renews), None)
