@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from allmende.budget.model import Asking, Budgets, ChildShares, Commit, Intent, OpenChange, Rejection, Tree
 from allmende.budget.rules import dated, trees
-from allmende.budget.rules.dated import Written, as_of, date_faults, judged, revision_of
+from allmende.budget.rules.dated import Plan, Written, as_of, date_faults, judged, revision_of
 from allmende.budget.rules.renewing import renew, renewal_faults
 from allmende.budget.rules.rights import manages, may_divide, nearest_managers, those
 from allmende.proto.budget import Budget, ChildShare
@@ -105,13 +105,9 @@ def accept(
     given = _given(tree, asked, intent, siblings, opened, now_ms, asking)
     if isinstance(given, Rejection):
         return given
-    ended = _end(tree, asked, "accepted", asking.name, intent.reason, now_ms, revision_of(given.written.verdict))
-    return Given(given.written, given.planned, ended)
-
-
-class _Done(NamedTuple):
-    written: Written
-    planned: PlannedShares | None
+    written, planned = (given.written, given.planned) if isinstance(given, Plan) else (given, None)
+    ended = _end(tree, asked, "accepted", asking.name, intent.reason, now_ms, revision_of(written.verdict))
+    return Given(written, planned, ended)
 
 
 def _given(
@@ -122,18 +118,17 @@ def _given(
     opened: Sequence[OpenChange],
     now_ms: Ms,
     asking: Asking,
-) -> _Done | Rejection:
+) -> Written | Plan | Rejection:
     if asked.renews is not None:
         if siblings:
             return _refused(tree, "siblings_renewed", "a renewal lets all shares stay as they are: name no siblings")
-        renewed = renew(tree, asked, opened, now_ms)
-        return renewed if isinstance(renewed, Rejection) else _Done(renewed, None)
+        return renew(tree, asked, opened, now_ms)
     begin_ms = asked.effective_from_ms if (asked.effective_from_ms or 0) > now_ms else None
     why = intent._replace(reason=_reason(asked, intent.reason))
     if begin_ms is None and asked.effective_until_ms is None:
         children = _children(tree.budgets, asked, siblings)
         verdict = judged(tree, trees.set_shares(tree, why, asked.parent, children, now_ms, asking), opened)
-        return verdict if isinstance(verdict, Rejection) else _Done(Written(verdict), None)
+        return verdict if isinstance(verdict, Rejection) else Written(verdict)
     then = tree.budgets if begin_ms is None else as_of(tree.budgets, opened, begin_ms)
     request = PlanShares(
         change=asked.proposal,
@@ -144,8 +139,7 @@ def _given(
         expected_revision=intent.expected_revision,
         reason=why.reason,
     )
-    plan = dated.plan(tree, opened, request, now_ms, asking)
-    return plan if isinstance(plan, Rejection) else _Done(plan.written, plan.planned)
+    return dated.plan(tree, opened, request, now_ms, asking)
 
 
 def decline(tree: Tree, asked: ShareProposed, reason: str, now_ms: Ms, asking: Asking) -> ProposalDecided | Rejection:
