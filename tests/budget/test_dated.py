@@ -123,9 +123,12 @@ async def test_it_may_be_asked_twice_and_the_id_is_one_change(lab: Lab, service:
         assert done(await service.dated.plan("olga", request)).number == 1
     assert refused(await service.dated.plan("ada", request)) == ["id_taken"]
     assert refused(await service.dated.plan("olga", wish(lab, 2, 6))) == ["id_taken"]
+    assert refused(await service.dated.plan("olga", wish(lab, None, 5))) == ["id_taken"], "at once is another beginning"
     at_once = wish(lab, None, 1, 2)
     for _ in range(2):
         assert done(await service.dated.plan("olga", at_once)).state == "running"
+    lab.clock.advance(1)
+    assert done(await service.dated.plan("olga", at_once)).state == "running", "a repeat a moment later"
     assert (await service.trees.tree("ada", TreeQuery())).revision == 2
 
 
@@ -287,6 +290,13 @@ async def test_a_share_for_two_weeks_is_asked_given_and_over(lab: Lab, service: 
     lab.clock.advance(2 * HOUR_MS)
     await service.look()
     assert await shares(service) == OLD
+
+
+async def test_a_proposal_whose_id_a_planned_change_has_is_not_given_and_stays_open(lab: Lab, service: Replica) -> None:
+    await service.proposals.propose("mia", ask_for(lab, 1, 3))
+    await service.dated.plan("olga", wish(lab, 5, 6, 11))
+    assert refused(await accept(service, e="30%")) == ["id_taken"]
+    assert refused(await accept(service, e="30%")) == ["id_taken"]
 
 
 async def test_what_is_accepted_after_its_beginning_begins_at_once(lab: Lab, service: Replica) -> None:

@@ -104,10 +104,10 @@ class World(NamedTuple):
         """The world after a whole tree was loaded."""
         return self._judged(trees.load_tree(self.tree, Intent("olga", "now", self.tree.revision), rows, self.now_ms))
 
-    def withdraw(self, number: int = 1, who: str = "olga") -> "World | Rejection":
+    def withdraw(self, number: int = 1, who: str = "olga", why: str = "no more") -> "World | Rejection":
         """The world without one of its changes."""
         change = make_id(NOW_MS, bytes([number, *bytes(9)]))
-        done = dated.withdraw(self.tree, self.opened, change, "no more", self.now_ms, Asking(who, operator=False))
+        done = dated.withdraw(self.tree, self.opened, change, why, self.now_ms, Asking(who, operator=False))
         return done if isinstance(done, Rejection) else self._done(done)
 
     def renewal(self, number: int = 1) -> "World":
@@ -239,6 +239,9 @@ REFUSED: dict[str, tuple[object, list[str]]] = {
     "taken back by its author": (PLANNED.withdraw(), []),
     "by the neighbour": (PLANNED.withdraw(who="eve"), ["not_a_manager"]),
     "ended early": (RUNS.withdraw(), []),
+    "without saying why": (RUNS.withdraw(why=" "), ["reason_missing"]),
+    "with a reason that the history cannot hold": (RUNS.withdraw(why="no\0more"), ["reason_unreadable"]),
+    "planned with such a reason": (WORLD.plan(replace(lab(1), reason="no\0more")), ["reason_unreadable"]),
 }
 
 

@@ -119,6 +119,8 @@ class ProposalAnswers:
             if isinstance(given, Rejection):
                 return self._refused(given, caller), Outcome()
             if given.planned is not None:
+                if (known := await self._dated.one(tx.connection, given.planned.change)) is not None:
+                    return self._refused(rules.plan_taken(tree.revision, known), caller), Outcome()
                 await self._dated.add(tx, given.planned)
             outcome = await self._steps.take(tx, given.written, caller, found.text or None, now_ms)
             return await self._ended(tx, given.decided, outcome)

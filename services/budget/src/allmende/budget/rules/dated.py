@@ -139,8 +139,8 @@ def plan(tree: Tree, opened: Sequence[OpenChange], asked: PlanShares, now_ms: Ms
 def withdraw(tree: Tree, opened: Sequence[OpenChange], change: str, reason: str, now_ms: Ms, asking: Asking) -> Written | Rejection:
     """Take back what is planned, or end what runs now. `change` is one of `opened`.
 
-    Faults: `not_a_manager`, `reason_missing`, and those of `tree_rules.validate` now and at each later instant: another change may
-    need the room that this one makes.
+    Faults: `not_a_manager`, those of `trees.reason_faults`, and those of `tree_rules.validate` now and at each later instant:
+    another change may need the room that this one makes.
     """
     one = next(each for each in opened if each.planned.change == change)
     others = [each for each in opened if each is not one]
@@ -148,8 +148,7 @@ def withdraw(tree: Tree, opened: Sequence[OpenChange], change: str, reason: str,
     faults: list[Problem] = []
     if not may_divide(tree.budgets, one.planned.parent, asking):
         faults.append(_not_a_manager(tree, one.planned.parent, asking.name))
-    if not reason.strip():
-        faults += trees.reason_faults(Intent(asking.name, reason, tree.revision))
+    faults += trees.reason_faults(Intent(asking.name, reason, tree.revision))
     after, step = _taken(tree.budgets, one) if one.runs else (tree.budgets, Step(one, "withdrawn", {}))
     faults += validate_change(tree.budgets, after) or faults_ahead(after, others)
     if faults:
@@ -191,14 +190,10 @@ def next_look(opened: Sequence[OpenChange]) -> Ms | None:
 def repeated(revision: int, known: DatedShares, asked: PlanShares, person: str) -> DatedShares | Rejection:
     """What to answer where there is a change of this id: itself to whoever planned it and asks again. Faults: `id_taken`."""
     was = known.planned
-    same = (was.author, was.parent, was.cluster, was.children, was.reason) == (
-        person,
-        asked.parent,
-        asked.cluster,
-        asked.children,
-        asked.reason,
-    )
-    if same and asked.effective_from_ms in (None, was.from_ms) and asked.effective_until_ms == was.until_ms:
+    from_ms = None if was.from_ms == was.planned_at_ms else was.from_ms
+    before = (was.author, was.parent, was.cluster, was.children, was.reason, from_ms, was.until_ms)
+    now = (asked.parent, asked.cluster, asked.children, asked.reason, asked.effective_from_ms, asked.effective_until_ms)
+    if before == (person, *now):
         return known
     sentence = f"{asked.change} is the id of another change, below {quote(was.parent)} by {quote(was.author)}: make a new id"
     return Rejection(revision, [Problem(code="id_taken", sentence=sentence)])

@@ -12,7 +12,7 @@ from allmende.budget.rules.dated import Plan, Written, as_of, date_faults, judge
 from allmende.budget.rules.renewing import renew, renewal_faults
 from allmende.budget.rules.rights import manages, may_divide, nearest_managers, those
 from allmende.proto.budget import Budget, ChildShare
-from allmende.proto.dated import PlannedShares, PlanShares
+from allmende.proto.dated import DatedShares, PlannedShares, PlanShares
 from allmende.proto.message import Problem
 from allmende.proto.proposals import Ending, Proposal, ProposalDecided, Propose, ShareProposed
 from allmende.proto.tree_rules import quote
@@ -140,6 +140,13 @@ def _given(
         reason=why.reason,
     )
     return dated.plan(tree, opened, request, now_ms, asking)
+
+
+def plan_taken(revision: int, known: DatedShares) -> Rejection:
+    """The refusal where the id of what would be planned is a dated change's already: somebody has chosen it. `id_taken`."""
+    was = known.planned
+    sentence = f"{was.change} is the id of a dated change of {quote(was.author)} too: decline, and plan the shares yourself"
+    return Rejection(revision, [Problem(code="id_taken", sentence=sentence)])
 
 
 def decline(tree: Tree, asked: ShareProposed, reason: str, now_ms: Ms, asking: Asking) -> ProposalDecided | Rejection:
