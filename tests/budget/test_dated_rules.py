@@ -368,6 +368,18 @@ def test_the_history_says_whose_plan_it_was_and_why() -> None:
     assert done.verdict.revision.effective_from_ms == hours(2)
 
 
+@pytest.mark.parametrize("why", ["x" * 1_000, "short"])
+def test_however_long_a_reason_is_the_history_names_the_change(why: str) -> None:
+    planned = world(WORLD.plan(replace(lab(2, 5), reason=why)))
+    begun = dated.due(BEFORE, planned.opened, hours(2))
+    off = dated.withdraw(planned.at(2).tree, planned.at(2).opened, lab().change, why, hours(3), OLGA)
+    for done, note in ((begun, "begins"), (off, "called off")):
+        assert isinstance(done, dated.Written)
+        assert isinstance(done.verdict, Commit)
+        assert done.verdict.revision.reason.endswith(f"(dated change {lab().change} {note})")
+        assert len(done.verdict.revision.reason) <= 1_000
+
+
 def test_ending_early_brings_the_shares_of_before_back() -> None:
     early = world(RUNS.withdraw())
     assert (early.tree.budgets, early.opened) == (BEFORE.budgets, [])

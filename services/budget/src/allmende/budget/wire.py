@@ -131,14 +131,14 @@ def page(revision: Revision, budgets: Sequence[Budget], more: bool) -> TreePage:
 def proposal_reply(answer: Proposal | Rejection) -> ProposalReply:
     """The answer to whoever proposes or decides."""
     if isinstance(answer, Rejection):
-        return ProposalReply(rejected=Rejected(revision=answer.revision, faults=_bounded(answer.faults)))
+        return ProposalReply(rejected=_rejected(answer))
     return ProposalReply(proposal=answer)
 
 
 def dated_reply(answer: DatedShares | Rejection) -> DatedReply:
     """The answer to whoever plans or withdraws."""
     if isinstance(answer, Rejection):
-        return DatedReply(rejected=Rejected(revision=answer.revision, faults=_bounded(answer.faults)))
+        return DatedReply(rejected=_rejected(answer))
     return DatedReply(dated=answer)
 
 
@@ -180,6 +180,10 @@ def _revision_row(past: PastRevision) -> RevisionRow:
         digest=revision.digest,
         jobs_to=past.jobs_to,
     )
+
+
+def _rejected(rejection: Rejection) -> Rejected:
+    return Rejected(revision=rejection.revision, faults=_bounded(rejection.faults))
 
 
 def _fitting(rows: Sequence[S], room: int, least: int) -> tuple[S, ...]:

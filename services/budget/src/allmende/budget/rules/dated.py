@@ -18,8 +18,6 @@ from allmende.proto.units import Ms, format_instant
 
 # A reply holds one change with its steps, and 64 KiB.
 MAX_CHANGE_BYTES = 48 * 1024
-# A reason has at most so many characters, as in `proto.message.Text`.
-_REASON_MOST = 1_000
 
 
 class Step(NamedTuple):
@@ -144,7 +142,7 @@ def withdraw(tree: Tree, opened: Sequence[OpenChange], change: str, reason: str,
     """
     one = next(each for each in opened if each.planned.change == change)
     others = [each for each in opened if each is not one]
-    intent = Intent(asking.name, _early(one, reason), tree.revision)
+    intent = Intent(asking.name, _noted(one, reason, "called off"), tree.revision)
     faults: list[Problem] = []
     if not may_divide(tree.budgets, one.planned.parent, asking):
         faults.append(_not_a_manager(tree, one.planned.parent, asking.name))
@@ -355,13 +353,12 @@ def _called(one: OpenChange) -> str:
 
 def _story(steps: Sequence[Step]) -> str:
     """The reason that the history of the tree gives: of each step the reason of its plan."""
-    parts = [f"{step.change.planned.reason.strip()} (dated change {step.change.planned.change} {_does(step)})" for step in steps]
-    story = "; ".join(parts)
-    return story if len(story) <= _REASON_MOST else story[: _REASON_MOST - 3] + "..."
+    return trees.shortened("; ".join(_noted(step.change, step.change.planned.reason, _does(step)) for step in steps))
 
 
-def _early(one: OpenChange, reason: str) -> str:
-    return f"{reason.strip()} (dated change {one.planned.change} called off)"[:_REASON_MOST]
+def _noted(one: OpenChange, reason: str, what: str) -> str:
+    note = f" (dated change {one.planned.change} {what})"
+    return trees.shortened(reason.strip(), trees.REASON_MOST - len(note)) + note
 
 
 def _not_a_manager(tree: Tree, parent: str, person: str) -> Problem:

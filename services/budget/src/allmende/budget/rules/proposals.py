@@ -18,9 +18,6 @@ from allmende.proto.proposals import Ending, Proposal, ProposalDecided, Propose,
 from allmende.proto.tree_rules import quote
 from allmende.proto.units import Ms, format_share
 
-# A reason has at most so many characters, as in `proto.message.Text`.
-_REASON_MOST = 1_000
-
 
 def propose(
     tree: Tree, asked: Propose, open_one: str | None, opened: Sequence[OpenChange], now_ms: Ms, asking: Asking
@@ -250,7 +247,7 @@ def _reason(asked: ShareProposed, reason: str) -> str:
     # The history of revisions is columns of text, which hold no NUL; what was asked is kept to the letter elsewhere.
     given, text = (each.replace("\x00", "").strip() for each in (reason, asked.text))
     words = f"{given or 'accepted'} (proposal {asked.proposal} of {asked.author}: {text}"
-    return (words if len(words) < _REASON_MOST else words[: _REASON_MOST - 4] + "...") + ")"
+    return trees.shortened(words, trees.REASON_MOST - 1) + ")"
 
 
 def _end(tree: Tree, asked: ShareProposed, ending: Ending, by: str, reason: str, now_ms: Ms, revision: int) -> ProposalDecided:

@@ -16,6 +16,9 @@ from allmende.proto.tree import digest, leaves
 from allmende.proto.tree_rules import quote, validate, validate_change
 from allmende.proto.units import Ms, Ppm
 
+# A reason has at most so many characters, as in `proto.message.Text`.
+REASON_MOST = 1_000
+
 
 def load_tree(tree: Tree, intent: Intent, budgets: Sequence[Budget], now_ms: Ms) -> Verdict:
     """Replace the whole tree.
@@ -144,6 +147,11 @@ def reason_faults(intent: Intent) -> list[Problem]:
     if intent.reason.strip():
         return []
     return [Problem(code="reason_missing", sentence="a change of shares needs a reason; whoever reads the history will ask for it")]
+
+
+def shortened(text: str, most: int = REASON_MOST) -> str:
+    """The text, or its beginning: what the history keeps as a reason may be made of several people's words."""
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def children_faults(tree: Tree, parent: str, children: ChildShares) -> list[Problem]:
