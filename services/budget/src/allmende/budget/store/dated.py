@@ -52,10 +52,9 @@ def _open(row: Record) -> OpenChange:
 
 def _dated(row: Record) -> DatedShares:
     planned, steps = _planned.decode(row["planned"]), tuple(_step.decode(each) for each in row["steps"])
-    until_ms = next((each.until_ms for each in reversed(steps) if each.step == "extended"), planned.until_ms)
     state = _state(planned.until_ms, steps)
     renewal = row["renewal"] if state in ("planned", "running") else None
-    return DatedShares(number=row["number"], planned=planned, state=state, until_ms=until_ms, renewal=renewal, steps=steps)
+    return DatedShares(number=row["number"], planned=planned, state=state, until_ms=row["until_ms"], renewal=renewal, steps=steps)
 
 
 def _state(until_ms: Ms | None, steps: Sequence[DatedStep]) -> DatedState:
