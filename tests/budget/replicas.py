@@ -15,6 +15,10 @@ from allmende.chassis.db import Database, Transaction
 from allmende.chassis.entropy import RandomIds
 from allmende.chassis.ports import Clock
 from allmende.chassis.worker import Outcome
+from allmende.proto.budget import WriteReply
+from allmende.proto.dated import DatedReply
+from allmende.proto.ids import make_id
+from allmende.proto.proposals import ProposalReply
 
 T = TypeVar("T")
 OPERATORS = ("ada", "grace", "kim")
@@ -64,3 +68,14 @@ def replica(db: Database, clock: Clock, operators: tuple[str, ...] = OPERATORS, 
         ProposalAnswers(db, trees, kept, dated, writer, clock, ids, operators, steps),
         Timer(trees, dated, clock, steps),
     )
+
+
+def an_id(number: int = 1) -> str:
+    """The id of a proposal or a dated change."""
+    return make_id(number, bytes(10))
+
+
+def refused(reply: WriteReply | ProposalReply | DatedReply) -> list[str]:
+    """The codes of a refusal."""
+    assert reply.rejected is not None, reply
+    return [fault.code for fault in reply.rejected.faults]

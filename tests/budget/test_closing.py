@@ -16,11 +16,9 @@ from allmende.proto.ids import make_id
 from allmende.proto.message import Problem
 from allmende.proto.units import HOUR_MS
 from tests.budget.builders import budget, tree
-from tests.budget.replicas import replica
-from tests.budget.test_service import asked, committed, db, handlers, heard, load, pieces, refused, serving, whole
+from tests.budget.replicas import refused, replica
+from tests.budget.test_service import asked, committed, heard, load, pieces, serving, whole
 from tests.servers import Lab
-
-__all__ = ["db", "handlers"]
 
 NOW_MS = 1_700_000_000_000
 # mia manages the department d, eve its neighbour e; xi leads d's project x. e has one child, f none.

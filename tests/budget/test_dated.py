@@ -12,13 +12,11 @@ from allmende.proto import subjects
 from allmende.proto.budget import ChildShare, SetShares, TreePage, TreeQuery
 from allmende.proto.dated import DatedPage, DatedQuery, DatedReply, DatedShares, PlanShares, WithdrawDated
 from allmende.proto.envelope import Refusal
-from allmende.proto.ids import make_id
 from allmende.proto.proposals import AcceptProposal, DeclineProposal, ProposalReply, Propose
 from allmende.proto.units import HOUR_MS, parse_share
 from tests.budget.builders import budget
-from tests.budget.replicas import Replica, replica
+from tests.budget.replicas import Replica, an_id, refused, replica
 from tests.budget.test_service import asked, committed, load, pieces, serving, whole
-from tests.budget.test_service import refused as refused_write
 from tests.servers import Lab
 
 ROWS = (
@@ -30,22 +28,11 @@ WAIT_S = 20.0
 
 
 @pytest.fixture
-async def db(lab: Lab) -> Database:
-    """The migrated schema `budget`."""
-    return await lab.database("budget")
-
-
-@pytest.fixture
 async def service(lab: Lab, db: Database) -> Replica:
     """A replica with the tree loaded as revision 1."""
     made = replica(db, lab.clock)
     assert committed(await load(made.trees, ROWS)) == ("committed", 1)
     return made
-
-
-def an_id(number: int = 1) -> str:
-    """The id of a change or a proposal."""
-    return make_id(number, bytes(10))
 
 
 def wish(
@@ -68,12 +55,6 @@ def done(reply: DatedReply) -> DatedShares:
     """What was not refused."""
     assert reply.dated is not None, reply
     return reply.dated
-
-
-def refused(reply: DatedReply | ProposalReply) -> list[str]:
-    """The codes of a refusal."""
-    assert reply.rejected is not None, reply
-    return [fault.code for fault in reply.rejected.faults]
 
 
 async def state(service: Replica, number: int = 1) -> str:
@@ -162,8 +143,8 @@ async def test_ordinary_writes_are_judged_by_what_is_planned(lab: Lab, service: 
     await service.dated.plan("olga", wish(lab, None, 5))
     children = (ChildShare(budget="d", share_ppm=1), ChildShare(budget="e", share_ppm=1))
     write = SetShares(parent="lab", children=children, expected_revision=2, reason="now")
-    assert refused_write(await service.trees.set_shares("olga", write)) == ["dated_running"]
-    assert refused_write(await load(service.trees, ROWS, 2, expected=2)) == ["dated_running"]
+    assert refused(await service.trees.set_shares("olga", write)) == ["dated_running"]
+    assert refused(await load(service.trees, ROWS, 2, expected=2)) == ["dated_running"]
     assert await shares(service) == NEW
 
 

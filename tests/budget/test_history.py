@@ -8,22 +8,14 @@ from allmende.budget.model import Change, Commit, Intent, Rejection, Since, Tree
 from allmende.budget.rules.trees import load_tree
 from allmende.budget.store.trees import TreeStore
 from allmende.budget.wire import reply
-from allmende.chassis.db import Database
 from allmende.proto.budget import Budget, PutBudgets, Rejected, RevisionRow, RevisionsQuery, TreeQuery, WriteReply
 from allmende.proto.envelope import MAX_MESSAGE_BYTES, Refusal
 from allmende.proto.message import Problem
 from allmende.proto.tree import digest
 from tests.budget.builders import budget, tree
-from tests.budget.replicas import replica
-from tests.budget.test_service import TREE, committed, load, refused, shares, whole
+from tests.budget.replicas import refused
+from tests.budget.test_service import TREE, committed, load, shares, whole
 from tests.servers import Lab
-
-
-@pytest.fixture
-async def handlers(lab: Lab) -> Handlers:
-    """Handlers that commit and publish nothing."""
-    db: Database = await lab.database("budget")
-    return replica(db, lab.clock).trees
 
 
 async def revisions(handlers: Handlers, name: str | None = None) -> list[RevisionRow]:

@@ -11,7 +11,6 @@ from allmende.chassis.rpc import ask
 from allmende.proto import subjects
 from allmende.proto.budget import ChildShare, CloseBudget, PutBudgets, TreeQuery
 from allmende.proto.envelope import Refusal
-from allmende.proto.ids import make_id
 from allmende.proto.proposals import (
     AcceptProposal,
     DeclineProposal,
@@ -23,7 +22,7 @@ from allmende.proto.proposals import (
     WithdrawProposal,
 )
 from tests.budget.builders import budget
-from tests.budget.replicas import Replica, replica
+from tests.budget.replicas import Replica, an_id, refused, replica
 from tests.budget.test_service import asked, committed, load, pieces, serving, shares, whole
 from tests.servers import Lab
 
@@ -37,22 +36,11 @@ ROWS = (
 
 
 @pytest.fixture
-async def db(lab: Lab) -> Database:
-    """The migrated schema `budget`."""
-    return await lab.database("budget")
-
-
-@pytest.fixture
 async def service(lab: Lab, db: Database) -> Replica:
     """A replica with the tree loaded as revision 1."""
     made = replica(db, lab.clock)
     assert committed(await load(made.trees, ROWS)) == ("committed", 1)
     return made
-
-
-def an_id(number: int = 1) -> str:
-    """The id of a proposal."""
-    return make_id(number, bytes(10))
 
 
 def wish(number: int = 1, name: str = "x", share: int = 260_000, text: str = "a larger set") -> Propose:
@@ -64,12 +52,6 @@ def done(reply: ProposalReply) -> Proposal:
     """The proposal of an answer that is no refusal."""
     assert reply.proposal is not None, reply
     return reply.proposal
-
-
-def refused(reply: ProposalReply) -> list[str]:
-    """The codes of a refusal."""
-    assert reply.rejected is not None, reply
-    return [fault.code for fault in reply.rejected.faults]
 
 
 async def listed(service: Replica, caller: str = "ada", **query: object) -> list[str]:

@@ -44,7 +44,7 @@ from allmende.proto.message import Message
 from allmende.proto.tree_file import split, write_tree
 from tests.budget.builders import budget, tree
 from tests.budget.reader import Reader
-from tests.budget.replicas import OPERATORS, replica
+from tests.budget.replicas import OPERATORS, refused, replica
 from tests.servers import Lab
 
 T = TypeVar("T")
@@ -81,18 +81,6 @@ def shares(parent: str, expected: int, reason: str = "agreed in June", **ppm: in
     return SetShares(parent=parent, children=children, expected_revision=expected, reason=reason)
 
 
-@pytest.fixture
-async def db(lab: Lab) -> Database:
-    """The migrated schema `budget`."""
-    return await lab.database("budget")
-
-
-@pytest.fixture
-def handlers(lab: Lab, db: Database) -> Handlers:
-    """Handlers that commit and publish nothing."""
-    return replica(db, lab.clock).trees
-
-
 async def load(handlers: Handlers, rows: tuple[Budget, ...] = TREE, number: int = 1, expected: int = 0) -> WriteReply:
     """Load a tree as operator grace; returns the last answer."""
     replies = [await handlers.load_tree("grace", piece) for piece in pieces(rows, number, expected)]
@@ -103,12 +91,6 @@ def committed(reply: WriteReply) -> tuple[str, int]:
     """Status and revision of a write that was not refused."""
     assert reply.committed is not None, reply
     return reply.committed.status, reply.committed.revision
-
-
-def refused(reply: WriteReply) -> list[str]:
-    """The codes of a write that was refused."""
-    assert reply.rejected is not None, reply
-    return [fault.code for fault in reply.rejected.faults]
 
 
 async def whole(handlers: Handlers, revision: int | None = None) -> dict[str, Budget]:
