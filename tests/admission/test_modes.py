@@ -196,6 +196,21 @@ async def test_limits_hold_and_a_raised_one_acts_at_once(scene: Scene) -> None:
     assert scene.said(AttemptStopOrdered) == []
 
 
+async def test_a_limit_of_a_budget_that_is_not_in_the_tree_is_refused_by_name(scene: Scene) -> None:
+    await furnish(scene)
+    await scene.submit()
+    # Whoever grants has a tree: before that no name is judged.
+    await scene.hears(JobGranted)
+    with pytest.raises(Refusal) as unknown:
+        await decree(scene, 0, gpus_at_once={"a": 4, **{f"vison-{number:02}": 8 for number in range(12)}})
+    problem = unknown.value.problem
+    assert problem.code == "unknown_budget"
+    assert "vison-00, vison-01," in problem.sentence
+    assert "vison-09 and 2 more;" in problem.sentence
+    assert " a," not in problem.sentence
+    assert (await decree(scene, 0, gpus_at_once={"a": 4, "org": 8})).status == "committed"
+
+
 async def test_a_policy_is_written_once_told_to_all_and_kept(scene: Scene) -> None:
     await scene.tree([])
     reply = await scene.ask(subjects.POLICY, PolicyQuery(cluster="c1"))

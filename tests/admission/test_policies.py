@@ -274,6 +274,28 @@ def test_what_no_cluster_will_ever_start_is_refused(sentence: str, policy: Polic
     assert verdict.accepted == (code is None), sentence
 
 
+@pytest.mark.parametrize(
+    ("sentence", "had", "limits", "named"),
+    [
+        ("leaves and inner budgets may be limited", {}, {"org": 1, "a": 0}, []),
+        ("what is not in the tree is named, in order", {}, {"z": 1, "a": 1, "vison": 1}, ["vison", "z"]),
+        ("a limit that has outlived its budget may stay", {"gone": 4}, {"gone": 4, "a": 1}, []),
+        ("and may be changed, since it limits nobody", {"gone": 4}, {"gone": 8}, []),
+        ("and may go", {"gone": 4}, {}, []),
+        ("beside it a new one is judged", {"gone": 4}, {"gone": 4, "z": 1}, ["z"]),
+    ],
+)
+def test_a_policy_may_begin_to_limit_only_budgets_that_there_are(
+    sentence: str, had: dict[str, int], limits: dict[str, int], named: list[str]
+) -> None:
+    books = ruled(lab([], [node(1)]), Policy(gpus_at_once=had))
+    assert list(policies.strangers(books, CLUSTER, Policy(gpus_at_once=limits))) == named, sentence
+
+
+def test_no_limit_is_judged_before_a_tree_is_known() -> None:
+    assert list(policies.strangers(Books(), CLUSTER, Policy(gpus_at_once={"z": 1}))) == []
+
+
 def test_one_cluster_that_takes_it_is_enough() -> None:
     books = ruled(lab([], [node(1), node(2, cluster="c2")]), Policy(slice_cap_ms=MINUTE_MS))
     assert vet(job(1), books, NOW, TERMS).refusal is None

@@ -23,6 +23,9 @@ from allmende.proto.units import format_duration
 # Jobs of an array that one command deals with: what it takes is well below what a caller waits.
 MOST_AT_ONCE = 500
 
+# Budgets that one refusal names: a policy may name thousands.
+_MOST_NAMED = 10
+
 
 class Commands:
     """Answers to requests that change something."""
@@ -125,6 +128,7 @@ class Commands:
 
         Raises:
             Refusal: `stale_policy`: another revision is in force than the one expected. `slice_bounds`: they leave nothing between.
+                `unknown_budget`: it would limit a budget that is not in the tree.
         """
         document = request.policy
         least_ms, cap_ms = document.slice_min_ms, policies.slice_cap_ms(document, self._desk.terms)
@@ -150,6 +154,13 @@ class Commands:
             return Refusal("stale_policy", sentence)
         if had is not None and had.policy == request.policy:
             return PolicySet(cluster=cluster, known=is_known, status="unchanged", revision=revision)
+        if unknown := policies.strangers(books, cluster, request.policy):
+            assert books.tree is not None
+            names = ", ".join(unknown[:_MOST_NAMED]) + (
+                f" and {len(unknown) - _MOST_NAMED} more" if len(unknown) > _MOST_NAMED else ""
+            )
+            sentence = f"not in revision {books.tree.revision} of the tree: {names}; `allmende budgets` lists the budgets"
+            return Refusal("unknown_budget", sentence)
         now_ms = self._clock.now_ms()
         # A clock that was set back must not make a policy begin before the one that it follows.
         from_ms = now_ms if had is None else max(now_ms, had.from_ms)

@@ -259,6 +259,16 @@ def would(books: Books, change: Change) -> Change:
 # ----------------------------------------------------------------------------------------------------------------------- changing
 
 
+def strangers(books: Books, cluster: str, policy: Policy) -> Sequence[str]:
+    """The budgets that a new policy begins to limit and that are not in the tree; none before a tree is known.
+
+    A limit that stood before may outlive its budget: it limits nobody, and must not hold up a change of something else.
+    """
+    if books.tree is None:
+        return []
+    return sorted(policy.gpus_at_once.keys() - books.policy(cluster).gpus_at_once.keys() - books.tree.budgets.keys())
+
+
 def decreed(books: Books, known: KnownPolicy) -> Change:
     """What follows at once from a new policy. A plan that was made is carried out: its victims have been told."""
     evicts = known.policy.mode == "enforce" and not known.policy.paused
