@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict, replace
 
-from allmende.cli.commands import ledger
+from allmende.cli.commands import ledger, reporting
 from allmende.cli.errors import CommandFailed
 from allmende.proto.corrections import Correction
 from allmende.proto.reports import StatementLine, StatementPage, StatementQuery, UsageByPage, UsageByRow, UsagePage, UsageRow
@@ -116,10 +116,10 @@ SPANS = [
 
 @pytest.mark.parametrize(("sentence", "last", "begin", "until", "edge_ms", "expected"), SPANS, ids=[row[0] for row in SPANS])
 def test_spans(sentence: str, last: str, begin: str | None, until: str | None, edge_ms: int, expected: tuple[int, int]) -> None:
-    span = ledger.span_of(last, begin, until, NOW_MS, edge_ms)
+    span = reporting.span_of(last, begin, until, NOW_MS, edge_ms)
     assert (span.from_ms, span.to_ms) == expected
 
 
 def test_a_length_without_a_unit_is_refused() -> None:
     with pytest.raises(CommandFailed, match="--last"):
-        ledger.span_of("7", None, None, NOW_MS, 1)
+        reporting.span_of("7", None, None, NOW_MS, 1)

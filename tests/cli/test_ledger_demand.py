@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from allmende.cli.commands import ledger_demand
+from allmende.cli.commands import ledger_demand, reporting
 from allmende.proto.figures import DemandMark, DemandPage, DemandQuery, DemandRow
 from allmende.proto.units import DAY_MS, HOUR_MS
 
@@ -52,5 +52,5 @@ def test_what_is_not_known_is_empty_in_csv_and_said_in_tables() -> None:
 
 def test_what_follows_from_now_is_widened_to_full_hours() -> None:
     now_ms = 20 * DAY_MS + 7 * HOUR_MS + 1
-    span = ledger_demand.hours_of("90m", None, None, now_ms)
+    span = reporting.hours_of("90m", None, None, now_ms)
     assert (span.from_ms, span.to_ms) == (20 * DAY_MS + 6 * HOUR_MS, 20 * DAY_MS + 8 * HOUR_MS)

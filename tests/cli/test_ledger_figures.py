@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from allmende.cli.commands import ledger_figures, ledger_forecast
+from allmende.cli.commands import ledger_figures, ledger_forecast, reporting
 from allmende.proto.figures import FiguresPage, FiguresQuery, PaceRow, TeamFigures
 from allmende.proto.units import HOUR_MS
 
@@ -81,7 +81,7 @@ def test_csv_has_amounts_and_empty_where_a_row_has_none() -> None:
 
 @pytest.mark.parametrize(("part", "whole", "shown"), [(0, 0, "-"), (0, 1, "0.0 %"), (999, 1_000, "99.9 %"), (3, 2, "150.0 %")])
 def test_a_quotient_is_rounded_down_and_never_made_of_nothing(part: int, whole: int, shown: str) -> None:
-    assert ledger_figures.percent(part, whole) == shown
+    assert reporting.percent(part, whole) == shown
 
 
 def test_what_is_left_out_is_said() -> None:

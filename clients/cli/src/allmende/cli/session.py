@@ -37,7 +37,7 @@ NOT_PERMITTED = "not_permitted"
 PIPE_WIDTH = 10_000
 
 T = TypeVar("T")
-R = TypeVar("R", bound=Struct)
+R = TypeVar("R")
 
 
 def name_option(words: str, metavar: str) -> Any:

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from rich.console import RenderableType
 
 from allmende.cli import render, session
+from allmende.cli.commands.paging import pages
 from allmende.cli.session import JsonOption, LabOption, Session, WatchOption
 from allmende.proto import subjects
 from allmende.proto.ledger import StandingsQuery, StandingsReply, UsageStanding
@@ -35,14 +36,8 @@ def standings(
 
 async def all_standings(opened: Session, cluster: str) -> StandingsReply:
     """All pieces; the figures beside the rows are those of the last piece."""
-    found: list[UsageStanding] = []
-    after: str | None = None
-    while True:
-        reply = await opened.ask(subjects.STANDINGS, StandingsQuery(cluster=cluster, after=after), StandingsReply)
-        found += reply.standings
-        after = reply.next_after
-        if after is None:
-            return replace(reply, standings=tuple(found))
+    found = await pages(opened, subjects.STANDINGS, StandingsQuery(cluster=cluster), StandingsReply)
+    return replace(found[-1], standings=tuple(each for page in found for each in page.standings))
 
 
 def _standings_table(reply: StandingsReply) -> RenderableType:

@@ -4,47 +4,37 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-from msgspec import Struct, structs
+from msgspec import structs
 from msgspec.structs import replace
 from rich.console import RenderableType
 
 from allmende.cli import instants, render, session
 from allmende.cli.commands.cluster import ClusterOption
+from allmende.cli.commands.paging import pages
+from allmende.cli.commands.reporting import (
+    EDGE_MS,
+    Answer,
+    CsvOption,
+    FromOption,
+    LastOption,
+    Span,
+    UntilOption,
+    report,
+    span_of,
+)
 from allmende.cli.errors import CommandFailed, Exit
 from allmende.cli.session import JsonOption, LabOption, Session
 from allmende.proto import subjects
 from allmende.proto.corrections import Correction, CorrectionsPage, CorrectionsQuery
-from allmende.proto.reports import (
-    StatementLine,
-    StatementPage,
-    StatementQuery,
-    UsageByMark,
-    UsageByPage,
-    UsageByQuery,
-    UsageByRow,
-    UsageMark,
-    UsagePage,
-    UsageQuery,
-    UsageRow,
-    UsageSide,
-)
-from allmende.proto.units import DAY_MS, HOUR_MS, MINUTE_MS, Ms, parse_duration
+from allmende.proto.reports import StatementPage, StatementQuery, UsageByPage, UsageByQuery, UsagePage, UsageQuery, UsageSide
+from allmende.proto.units import DAY_MS, HOUR_MS
 
 app = typer.Typer(help="What was charged: statements of budgets, and usage by budget and time.", no_args_is_help=True)
 
 BudgetArgument = Annotated[
     str, typer.Argument(metavar="BUDGET", help="A budget that jobs are charged to.", parser=session.read_name)
 ]
-BudgetOption = Annotated[
-    str | None, typer.Option("--budget", metavar="BUDGET", help="Only those of this budget.", parser=session.read_name)
-]
-LastOption = Annotated[str, typer.Option("--last", metavar="DURATION", help="The span that ends now, where --from is not given.")]
-FromOption = Annotated[str | None, typer.Option("--from", metavar="TIME", help="When the span begins: 2026-12-24T08:00Z.")]
-UntilOption = Annotated[str | None, typer.Option("--until", metavar="TIME", help="When it ends; now, where it is not given.")]
-CsvOption = Annotated[bool, typer.Option("--csv", help="Print comma-separated values in GPU-milliseconds and UTC milliseconds.")]
 
-# Usage is kept in steps of so much.
-EDGE_MS = 5 * MINUTE_MS
 # The books may advance between two pages of a statement; so often it is read anew.
 ATTEMPTS = 5
 
@@ -71,13 +61,6 @@ class Statement(StatementPage, frozen=True, kw_only=True):
     corrections: tuple[Correction, ...] = ()
 
 
-class Span(Struct, frozen=True):
-    """`[from_ms, to_ms)`."""
-
-    from_ms: Ms
-    to_ms: Ms
-
-
 @app.command()
 def statement(
     budget: BudgetArgument,
@@ -91,15 +74,13 @@ def statement(
 ) -> None:
     """Show what a budget was charged: opening, every attempt, closing; and what is held for running attempts now."""
 
-    async def work() -> None:
-        async with session.opened(lab) as opened:
-            span = span_of(last, from_, until, opened.now_ms(), edge_ms=1)
-            query = StatementQuery(cluster=opened.one_cluster(cluster), budget=budget, from_ms=span.from_ms, to_ms=span.to_ms)
-            whole = await whole_statement(opened, query)
-            print_answer(whole, statement_csv(whole), _statement_table(whole, span), as_json, as_csv)
+    async def ask(opened: Session) -> Answer:
+        span = span_of(last, from_, until, opened.now_ms(), edge_ms=1)
+        query = StatementQuery(cluster=opened.one_cluster(cluster), budget=budget, from_ms=span.from_ms, to_ms=span.to_ms)
+        whole = await whole_statement(opened, query)
+        return Answer(whole, statement_csv(whole), _statement_table(whole, span))
 
-    check_forms(as_json, as_csv)
-    session.run(work())
+    report(ask, lab, as_json, as_csv)
 
 
 @app.command()
@@ -116,24 +97,21 @@ def usage(
 ) -> None:
     """Show who used how much of a cluster, by step of time: budgets, users, or models of GPUs; unallocated use stands by itself."""
 
-    async def work() -> None:
-        async with session.opened(lab) as opened:
-            edge_ms = {By.hour: HOUR_MS, By.day: DAY_MS, By.all: EDGE_MS}[by]
-            span = span_of(last, from_, until, opened.now_ms(), edge_ms)
-            step_ms = span.to_ms - span.from_ms if by is By.all else edge_ms
-            chosen = opened.one_cluster(cluster)
-            if of is Of.budget:
-                query = UsageQuery(cluster=chosen, from_ms=span.from_ms, to_ms=span.to_ms, step_ms=step_ms)
-                whole = await whole_usage(opened, query)
-                print_answer(whole, usage_csv(whole), _usage_table(whole, span), as_json, as_csv)
-                return
-            side: UsageSide = "user" if of is Of.user else "gpu_model"
-            asked = UsageByQuery(cluster=chosen, by=side, from_ms=span.from_ms, to_ms=span.to_ms, step_ms=step_ms)
-            told = await whole_usage_by(opened, asked)
-            print_answer(told, usage_by_csv(told), _usage_by_table(told, span), as_json, as_csv)
+    async def ask(opened: Session) -> Answer:
+        edge_ms = {By.hour: HOUR_MS, By.day: DAY_MS, By.all: EDGE_MS}[by]
+        span = span_of(last, from_, until, opened.now_ms(), edge_ms)
+        step_ms = span.to_ms - span.from_ms if by is By.all else edge_ms
+        chosen = opened.one_cluster(cluster)
+        if of is Of.budget:
+            query = UsageQuery(cluster=chosen, from_ms=span.from_ms, to_ms=span.to_ms, step_ms=step_ms)
+            whole = await whole_usage(opened, query)
+            return Answer(whole, usage_csv(whole), _usage_table(whole, span))
+        side: UsageSide = "user" if of is Of.user else "gpu_model"
+        asked = UsageByQuery(cluster=chosen, by=side, from_ms=span.from_ms, to_ms=span.to_ms, step_ms=step_ms)
+        told = await whole_usage_by(opened, asked)
+        return Answer(told, usage_by_csv(told), _usage_by_table(told, span))
 
-    check_forms(as_json, as_csv)
-    session.run(work())
+    report(ask, lab, as_json, as_csv)
 
 
 async def whole_statement(opened: Session, query: StatementQuery) -> Statement:
@@ -143,14 +121,8 @@ async def whole_statement(opened: Session, query: StatementQuery) -> Statement:
         CommandFailed: the books advanced between two pages, time and again.
     """
     for _ in range(ATTEMPTS):
-        lines: list[StatementLine] = []
-        after: str | None = None
-        while True:
-            page = await opened.ask(subjects.STATEMENT, replace(query, after=after), StatementPage)
-            lines += page.lines
-            after = page.next_after
-            if after is None:
-                break
+        found = await pages(opened, subjects.STATEMENT, query, StatementPage)
+        page, lines = found[-1], [line for each in found for line in each.lines]
         corrections = await _corrections_of(opened, query) if page.corrected_gpu_ms else ()
         charged, held = sum(each.charged_gpu_ms for each in lines), sum(each.held_gpu_ms for each in lines)
         corrected = sum(_charged_by(each, query.budget) for each in corrections)
@@ -173,37 +145,20 @@ def _charged_by(each: Correction, budget: str) -> int:
 
 async def kept_corrections(opened: Session, query: CorrectionsQuery) -> tuple[Correction, ...]:
     """All pages; a correction is never changed, so they belong together."""
-    found: list[Correction] = []
-    while True:
-        page = await opened.ask(subjects.CORRECTIONS, query, CorrectionsPage)
-        found += page.corrections
-        if page.next_after is None:
-            return tuple(found)
-        query = replace(query, after=page.next_after)
+    found = await pages(opened, subjects.CORRECTIONS, query, CorrectionsPage)
+    return tuple(each for page in found for each in page.corrections)
 
 
 async def whole_usage(opened: Session, query: UsageQuery) -> UsagePage:
     """All pages; each is of its own instant."""
-    rows: list[UsageRow] = []
-    after: UsageMark | None = None
-    while True:
-        page = await opened.ask(subjects.USAGE, replace(query, after=after), UsagePage)
-        rows += page.rows
-        after = page.next_after
-        if after is None:
-            return replace(page, rows=tuple(rows))
+    found = await pages(opened, subjects.USAGE, query, UsagePage)
+    return replace(found[-1], rows=tuple(row for page in found for row in page.rows))
 
 
 async def whole_usage_by(opened: Session, query: UsageByQuery) -> UsageByPage:
     """All pages; each is of its own instant."""
-    rows: list[UsageByRow] = []
-    after: UsageByMark | None = None
-    while True:
-        page = await opened.ask(subjects.USAGE_BY, replace(query, after=after), UsageByPage)
-        rows += page.rows
-        after = page.next_after
-        if after is None:
-            return replace(page, rows=tuple(rows))
+    found = await pages(opened, subjects.USAGE_BY, query, UsageByPage)
+    return replace(found[-1], rows=tuple(row for page in found for row in page.rows))
 
 
 def statement_csv(whole: Statement) -> str:
@@ -290,41 +245,3 @@ def _usage_by_table(whole: UsageByPage, span: Span) -> RenderableType:
     total = ("in all", "", render.gpu_hours(allocated), render.gpu_hours(unallocated))
     name = "USER" if whole.by == "user" else "GPU MODEL"
     return render.table(title, ("FROM", name, "ALLOCATED GPU-H#", "UNALLOCATED GPU-H#"), [*rows, total])
-
-
-def span_of(last: str, from_: str | None, until: str | None, now_ms: Ms, edge_ms: Ms) -> Span:
-    """The span of the options. What follows from now is widened to edges; what was typed stays as it is."""
-    kept_ms = min(edge_ms, EDGE_MS)
-    to_ms = instants.read("--until", until, now_ms)
-    if to_ms is None:
-        to_ms = -(-now_ms // kept_ms) * kept_ms
-    begin_ms = instants.read("--from", from_, now_ms)
-    if begin_ms is None:
-        begin_ms = max(0, to_ms - read_length(last)) // edge_ms * edge_ms
-    return Span(begin_ms, to_ms)
-
-
-def read_length(last: str) -> Ms:
-    """The length that --last names.
-
-    Raises:
-        CommandFailed: it is no duration.
-    """
-    try:
-        return parse_duration(last)
-    except ValueError as error:
-        raise CommandFailed(Exit.USAGE, f"--last: {error}") from None
-
-
-def check_forms(as_json: bool, as_csv: bool) -> None:
-    """Leave where both forms are asked for."""
-    if as_json and as_csv:
-        session.fail(CommandFailed(Exit.USAGE, "say --json or --csv, not both"))
-
-
-def print_answer(value: Struct, separated: str, drawn: RenderableType, as_json: bool, as_csv: bool) -> None:
-    """Print one answer in the form that was asked for."""
-    if as_csv:
-        session.put(separated)
-    else:
-        session.show(value, drawn, as_json)

@@ -7,7 +7,8 @@ from rich.console import RenderableType
 
 from allmende.cli import instants, render, session
 from allmende.cli.commands.cluster import ClusterOption
-from allmende.cli.commands.ledger import EDGE_MS, BudgetOption, FromOption, LastOption, UntilOption, kept_corrections, span_of
+from allmende.cli.commands.ledger import kept_corrections
+from allmende.cli.commands.reporting import EDGE_MS, BudgetOption, FromOption, LastOption, UntilOption, span_of
 from allmende.cli.errors import CommandFailed, Exit
 from allmende.cli.session import JsonOption, LabOption
 from allmende.proto import subjects

@@ -1,31 +1,27 @@
 """`allmende ledger demand`: who wanted how much of a cluster, hour by hour, and got how much. Only asks."""
 
-from typing import Annotated
-
-import typer
 from msgspec.structs import replace
 from rich.console import RenderableType
 
-from allmende.cli import instants, render, session
+from allmende.cli import instants, render
 from allmende.cli.commands.cluster import ClusterOption
-from allmende.cli.commands.ledger import (
+from allmende.cli.commands.paging import pages
+from allmende.cli.commands.reporting import (
+    Answer,
+    BelowOption,
     CsvOption,
     FromOption,
     LastOption,
     Span,
     UntilOption,
-    check_forms,
-    print_answer,
-    read_length,
+    fields_csv,
+    hours_of,
+    report,
 )
 from allmende.cli.session import JsonOption, LabOption, Session
 from allmende.proto import subjects
-from allmende.proto.figures import DemandMark, DemandPage, DemandQuery, DemandRow
-from allmende.proto.units import HOUR_MS, GpuMs, Ms
-
-BelowOption = Annotated[
-    str | None, typer.Option("--budget", metavar="BUDGET", help="Only this budget and those below it.", parser=session.read_name)
-]
+from allmende.proto.figures import DemandPage, DemandQuery, DemandRow
+from allmende.proto.units import GpuMs
 
 
 def demand(
@@ -40,44 +36,24 @@ def demand(
 ) -> None:
     """Show by hour what each budget wanted, was owed and got, and how much of its demand stayed unmet."""
 
-    async def work() -> None:
-        async with session.opened(lab) as opened:
-            span = hours_of(last, from_, until, opened.now_ms())
-            query = DemandQuery(cluster=opened.one_cluster(cluster), budget=budget, from_ms=span.from_ms, to_ms=span.to_ms)
-            whole = await whole_demand(opened, query)
-            print_answer(whole, demand_csv(whole), _table(whole, span), as_json, as_csv)
+    async def ask(opened: Session) -> Answer:
+        span = hours_of(last, from_, until, opened.now_ms())
+        query = DemandQuery(cluster=opened.one_cluster(cluster), budget=budget, from_ms=span.from_ms, to_ms=span.to_ms)
+        whole = await whole_demand(opened, query)
+        return Answer(whole, demand_csv(whole), _table(whole, span))
 
-    check_forms(as_json, as_csv)
-    session.run(work())
-
-
-def hours_of(last: str, from_: str | None, until: str | None, now_ms: Ms) -> Span:
-    """The span of the options. What follows from now is widened to full hours; what was typed stays as it is."""
-    to_ms = instants.read("--until", until, now_ms)
-    if to_ms is None:
-        to_ms = -(-now_ms // HOUR_MS) * HOUR_MS
-    begin_ms = instants.read("--from", from_, now_ms)
-    if begin_ms is None:
-        begin_ms = max(0, to_ms - read_length(last)) // HOUR_MS * HOUR_MS
-    return Span(begin_ms, to_ms)
+    report(ask, lab, as_json, as_csv)
 
 
 async def whole_demand(opened: Session, query: DemandQuery) -> DemandPage:
     """All pages; each is of its own instant."""
-    rows: list[DemandRow] = []
-    after: DemandMark | None = None
-    while True:
-        page = await opened.ask(subjects.DEMAND, replace(query, after=after), DemandPage)
-        rows += page.rows
-        after = page.next_after
-        if after is None:
-            return replace(page, rows=tuple(rows))
+    found = await pages(opened, subjects.DEMAND, query, DemandPage)
+    return replace(found[-1], rows=tuple(row for page in found for row in page.rows))
 
 
 def demand_csv(whole: DemandPage) -> str:
     """One row an hour and budget; empty is not known."""
-    columns = DemandRow.__struct_fields__
-    return render.comma_separated(columns, [[getattr(each, name) for name in columns] for each in whole.rows])
+    return fields_csv(DemandRow, whole.rows)
 
 
 def _table(whole: DemandPage, span: Span) -> RenderableType:

@@ -5,10 +5,20 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 from rich.console import Group, RenderableType
 
-from allmende.cli import instants, render, session
+from allmende.cli import instants, render
 from allmende.cli.commands.cluster import ClusterOption
-from allmende.cli.commands.ledger import CsvOption, FromOption, LastOption, UntilOption, check_forms, print_answer
-from allmende.cli.commands.ledger_demand import BelowOption, hours_of
+from allmende.cli.commands.paging import pages
+from allmende.cli.commands.reporting import (
+    Answer,
+    BelowOption,
+    CsvOption,
+    FromOption,
+    LastOption,
+    UntilOption,
+    hours_of,
+    percent,
+    report,
+)
 from allmende.cli.session import JsonOption, LabOption, Session
 from allmende.proto import subjects
 from allmende.proto.figures import FiguresPage, FiguresQuery, TeamFigures
@@ -30,27 +40,19 @@ def figures(
 ) -> None:
     """Show availability, occupancy, utilisation and impact: delivered / owed, of all teams and of each."""
 
-    async def work() -> None:
-        async with session.opened(lab) as opened:
-            span = hours_of(last, from_, until, opened.now_ms())
-            query = FiguresQuery(cluster=opened.one_cluster(cluster), budget=budget, from_ms=span.from_ms, to_ms=span.to_ms)
-            whole = await whole_figures(opened, query)
-            print_answer(whole, figures_csv(whole), _drawn(whole), as_json, as_csv)
+    async def ask(opened: Session) -> Answer:
+        span = hours_of(last, from_, until, opened.now_ms())
+        query = FiguresQuery(cluster=opened.one_cluster(cluster), budget=budget, from_ms=span.from_ms, to_ms=span.to_ms)
+        whole = await whole_figures(opened, query)
+        return Answer(whole, figures_csv(whole), _drawn(whole))
 
-    check_forms(as_json, as_csv)
-    session.run(work())
+    report(ask, lab, as_json, as_csv)
 
 
 async def whole_figures(opened: Session, query: FiguresQuery) -> FiguresPage:
     """All teams; the sums are those of the last page."""
-    teams: list[TeamFigures] = []
-    after: str | None = None
-    while True:
-        page = await opened.ask(subjects.FIGURES, replace(query, after=after), FiguresPage)
-        teams += page.teams
-        after = page.next_after
-        if after is None:
-            return replace(page, teams=tuple(teams))
+    found = await pages(opened, subjects.FIGURES, query, FiguresPage)
+    return replace(found[-1], teams=tuple(team for page in found for team in page.teams))
 
 
 def figures_csv(whole: FiguresPage) -> str:
@@ -61,14 +63,6 @@ def figures_csv(whole: FiguresPage) -> str:
 
 def _amounts(row: FiguresPage | TeamFigures) -> Iterator[int | None]:
     return (getattr(row, name, None) for name in COLUMNS)
-
-
-def percent(part: int, whole: int) -> str:
-    """A quotient for people, rounded down to a tenth; a dash where there is no whole."""
-    if not whole:
-        return "-"
-    thousandths = part * 1_000 // whole
-    return f"{thousandths // 10}.{thousandths % 10} %"
 
 
 def _drawn(whole: FiguresPage) -> RenderableType:

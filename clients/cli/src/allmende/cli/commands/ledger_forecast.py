@@ -8,8 +8,8 @@ from rich.console import RenderableType
 
 from allmende.cli import instants, render, session
 from allmende.cli.commands.cluster import ClusterOption
-from allmende.cli.commands.ledger import CsvOption, check_forms, print_answer
-from allmende.cli.commands.ledger_figures import percent
+from allmende.cli.commands.paging import pages
+from allmende.cli.commands.reporting import Answer, CsvOption, fields_csv, percent, report
 from allmende.cli.session import JsonOption, LabOption, Session
 from allmende.proto import subjects
 from allmende.proto.figures import PacePage, PaceQuery, PaceRow
@@ -27,30 +27,22 @@ def forecast(
 ) -> None:
     """Show when budgets come to 100 % of their entitlement at the rate of the last day."""
 
-    async def work() -> None:
-        async with session.opened(lab) as opened:
-            whole = await whole_pace(opened, PaceQuery(cluster=opened.one_cluster(cluster), budget=budget))
-            print_answer(whole, pace_csv(whole), _table(whole), as_json, as_csv)
+    async def ask(opened: Session) -> Answer:
+        whole = await whole_pace(opened, PaceQuery(cluster=opened.one_cluster(cluster), budget=budget))
+        return Answer(whole, pace_csv(whole), _table(whole))
 
-    check_forms(as_json, as_csv)
-    session.run(work())
+    report(ask, lab, as_json, as_csv)
 
 
 async def whole_pace(opened: Session, query: PaceQuery) -> PacePage:
     """All pages; each is of its own instant."""
-    rows: list[PaceRow] = []
-    while True:
-        page = await opened.ask(subjects.PACE, query, PacePage)
-        rows += page.rows
-        if page.next_after is None:
-            return replace(page, rows=tuple(rows))
-        query = replace(query, after=page.next_after)
+    found = await pages(opened, subjects.PACE, query, PacePage)
+    return replace(found[-1], rows=tuple(row for page in found for row in page.rows))
 
 
 def pace_csv(whole: PacePage) -> str:
     """One row a budget; empty is not known."""
-    columns = PaceRow.__struct_fields__
-    return render.comma_separated(columns, [[getattr(each, name) for name in columns] for each in whole.rows])
+    return fields_csv(PaceRow, whole.rows)
 
 
 def words(row: PaceRow, now_ms: int) -> str:

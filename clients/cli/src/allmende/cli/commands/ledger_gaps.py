@@ -9,10 +9,11 @@ from rich.console import RenderableType
 
 from allmende.cli import instants, render, session
 from allmende.cli.commands.cluster import ClusterOption
-from allmende.cli.commands.ledger import FromOption, LastOption, UntilOption, span_of
+from allmende.cli.commands.paging import pages
+from allmende.cli.commands.reporting import FromOption, LastOption, UntilOption, span_of
 from allmende.cli.session import JsonOption, LabOption, Session, WatchOption
 from allmende.proto import subjects
-from allmende.proto.gaps import Gap, GapsPage, GapsQuery
+from allmende.proto.gaps import GapsPage, GapsQuery
 
 OpenOption = Annotated[bool, typer.Option("--open", help="Only those that are open now.")]
 
@@ -47,13 +48,8 @@ def gaps(
 
 async def whole_gaps(opened: Session, query: GapsQuery) -> GapsPage:
     """All pages; each is of its own instant."""
-    found: list[Gap] = []
-    while True:
-        page = await opened.ask(subjects.GAPS, query, GapsPage)
-        found += page.gaps
-        if page.next_after is None:
-            return replace(page, gaps=tuple(found))
-        query = replace(query, after=page.next_after)
+    found = await pages(opened, subjects.GAPS, query, GapsPage)
+    return replace(found[-1], gaps=tuple(gap for page in found for gap in page.gaps))
 
 
 def _table(whole: GapsPage) -> RenderableType:

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 
 from allmende.cli import instants, render, session
 from allmende.cli.commands.cluster import ClusterOption
-from allmende.cli.commands.ledger import CsvOption, FromOption, UntilOption, check_forms, print_answer
+from allmende.cli.commands.reporting import Answer, CsvOption, FromOption, UntilOption, check_forms, print_answer
 from allmende.cli.errors import CommandFailed, Exit
 from allmende.cli.session import JsonOption, LabOption, Session
 from allmende.proto import subjects
@@ -35,7 +35,7 @@ def verify(
         async with session.opened(lab) as opened:
             if events:
                 heard = await whole_events(opened, VerifyEventsQuery(cluster=opened.one_cluster(cluster)))
-                print_answer(heard, differences_csv(heard.differences), _events_table(heard), as_json, as_csv)
+                print_answer(Answer(heard, differences_csv(heard.differences), _events_table(heard)), as_json, as_csv)
                 _judge(heard.cluster, heard.found)
                 return
             now_ms = opened.now_ms()
@@ -45,7 +45,7 @@ def verify(
                 to_ms=instants.read("--until", until, now_ms),
             )
             whole = await whole_verification(opened, query)
-            print_answer(whole, differences_csv(whole.differences), _table(whole), as_json, as_csv)
+            print_answer(Answer(whole, differences_csv(whole.differences), _table(whole)), as_json, as_csv)
             _judge(whole.cluster, whole.found)
 
     check_forms(as_json, as_csv)

@@ -3,11 +3,20 @@
 from msgspec.structs import replace
 from rich.console import RenderableType
 
-from allmende.cli import instants, render, session
+from allmende.cli import instants, render
 from allmende.cli.commands.cluster import ClusterOption
-from allmende.cli.commands.ledger import CsvOption, FromOption, LastOption, UntilOption, check_forms, print_answer
-from allmende.cli.commands.ledger_demand import BelowOption, hours_of
-from allmende.cli.commands.ledger_figures import percent
+from allmende.cli.commands.reporting import (
+    Answer,
+    BelowOption,
+    CsvOption,
+    FromOption,
+    LastOption,
+    UntilOption,
+    fields_csv,
+    hours_of,
+    percent,
+    report,
+)
 from allmende.cli.session import JsonOption, LabOption, Session
 from allmende.proto import subjects
 from allmende.proto.figures import ClassWaits, IdlePage, IdleQuery, IdleRow, WaitsQuery, WaitsReply
@@ -27,15 +36,13 @@ def waits(
 ) -> None:
     """Show how long the allocated jobs submitted in a span waited for their first start, by size class."""
 
-    async def work() -> None:
-        async with session.opened(lab) as opened:
-            span = hours_of(last, from_, until, opened.now_ms())
-            query = WaitsQuery(cluster=opened.one_cluster(cluster), budget=budget, from_ms=span.from_ms, to_ms=span.to_ms)
-            reply = await opened.ask(subjects.WAITS, query, WaitsReply)
-            print_answer(reply, waits_csv(reply), _waits_table(reply), as_json, as_csv)
+    async def ask(opened: Session) -> Answer:
+        span = hours_of(last, from_, until, opened.now_ms())
+        query = WaitsQuery(cluster=opened.one_cluster(cluster), budget=budget, from_ms=span.from_ms, to_ms=span.to_ms)
+        reply = await opened.ask(subjects.WAITS, query, WaitsReply)
+        return Answer(reply, waits_csv(reply), _waits_table(reply))
 
-    check_forms(as_json, as_csv)
-    session.run(work())
+    report(ask, lab, as_json, as_csv)
 
 
 def idle(
@@ -50,15 +57,13 @@ def idle(
 ) -> None:
     """Show who held GPUs in hours in which neither they nor their memory did anything, most idle first."""
 
-    async def work() -> None:
-        async with session.opened(lab) as opened:
-            span = hours_of(last, from_, until, opened.now_ms())
-            query = IdleQuery(cluster=opened.one_cluster(cluster), budget=budget, from_ms=span.from_ms, to_ms=span.to_ms)
-            whole = await whole_idle(opened, query)
-            print_answer(whole, idle_csv(whole), _idle_table(whole, span.from_ms), as_json, as_csv)
+    async def ask(opened: Session) -> Answer:
+        span = hours_of(last, from_, until, opened.now_ms())
+        query = IdleQuery(cluster=opened.one_cluster(cluster), budget=budget, from_ms=span.from_ms, to_ms=span.to_ms)
+        whole = await whole_idle(opened, query)
+        return Answer(whole, idle_csv(whole), _idle_table(whole, span.from_ms))
 
-    check_forms(as_json, as_csv)
-    session.run(work())
+    report(ask, lab, as_json, as_csv)
 
 
 async def whole_idle(opened: Session, query: IdleQuery) -> IdlePage:
@@ -74,14 +79,12 @@ async def whole_idle(opened: Session, query: IdleQuery) -> IdlePage:
 
 def waits_csv(reply: WaitsReply) -> str:
     """One row a class; empty where it has no jobs."""
-    columns = ClassWaits.__struct_fields__
-    return render.comma_separated(columns, [[getattr(each, name) for name in columns] for each in reply.classes])
+    return fields_csv(ClassWaits, reply.classes)
 
 
 def idle_csv(whole: IdlePage) -> str:
     """One row an attempt; an empty budget is unallocated, an empty user not known."""
-    columns = IdleRow.__struct_fields__
-    return render.comma_separated(columns, [[getattr(each, name) for name in columns] for each in whole.rows])
+    return fields_csv(IdleRow, whole.rows)
 
 
 def _waits_table(reply: WaitsReply) -> RenderableType:

@@ -11,6 +11,7 @@ from rich.console import RenderableType
 
 from allmende.cli import instants, render, session
 from allmende.cli.commands.cluster import ClusterOption
+from allmende.cli.commands.paging import pages
 from allmende.cli.session import JsonOption, LabOption, Session, WatchOption
 from allmende.proto import subjects
 from allmende.proto.admission import NodesPage, NodesQuery, NodeView
@@ -154,14 +155,8 @@ def _cordon(
 
 
 async def _all_drains(opened: Session, cluster: str) -> DrainPage:
-    found: list[NodeDrain] = []
-    after: str | None = None
-    while True:
-        page = await opened.ask(subjects.DRAINS, DrainQuery(cluster=cluster, after=after), DrainPage)
-        found += page.nodes
-        after = page.next_after
-        if after is None:
-            return DrainPage(cluster=cluster, as_of_ms=page.as_of_ms, nodes=tuple(found))
+    found = await pages(opened, subjects.DRAINS, DrainQuery(cluster=cluster), DrainPage)
+    return DrainPage(cluster=cluster, as_of_ms=found[-1].as_of_ms, nodes=tuple(node for page in found for node in page.nodes))
 
 
 def _drains_table(page: DrainPage) -> RenderableType:
@@ -207,14 +202,8 @@ def _still_there(node: NodeDrain) -> str:
 
 
 async def _all_nodes(opened: Session, cluster: str | None) -> tuple[NodeView, ...]:
-    views: list[NodeView] = []
-    after: tuple[str, str] | None = None
-    while True:
-        page = await opened.ask(subjects.NODES, NodesQuery(cluster=cluster, after=after), NodesPage)
-        views += page.nodes
-        after = page.next_after
-        if after is None:
-            return tuple(views)
+    found = await pages(opened, subjects.NODES, NodesQuery(cluster=cluster), NodesPage)
+    return tuple(node for page in found for node in page.nodes)
 
 
 def _nodes_table(views: tuple[NodeView, ...], now_ms: Ms) -> RenderableType:

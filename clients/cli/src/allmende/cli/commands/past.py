@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from allmende.cli import session
+from allmende.cli.commands.paging import pages
 from allmende.cli.commands.tree import WholeTree, fetch_tree
 from allmende.cli.errors import CommandFailed, Exit
 from allmende.cli.session import Session
@@ -71,19 +72,14 @@ async def collect(opened: Session, cluster: str | None, length_ms: Ms, watch: "W
 
 
 async def _nodes(opened: Session, cluster: str | None) -> tuple[NodeView, ...]:
-    found: list[NodeView] = []
-    page = await opened.ask(subjects.NODES, NodesQuery(cluster=cluster), NodesPage)
-    while True:
-        found += page.nodes
-        if page.next_after is None:
-            break
-        page = await opened.ask(subjects.NODES, NodesQuery(cluster=cluster, after=page.next_after), NodesPage)
-    clusters = sorted({node.cluster for node in found})
+    found = await pages(opened, subjects.NODES, NodesQuery(cluster=cluster), NodesPage)
+    nodes = tuple(node for page in found for node in page.nodes)
+    clusters = sorted({node.cluster for node in nodes})
     if not clusters:
         raise CommandFailed(Exit.REFUSED, "no node has reported yet: there is nothing to replay on", "no_nodes")
     if len(clusters) > 1:
         raise CommandFailed(Exit.USAGE, f"this lab has {', '.join(clusters)}; say which with --cluster")
-    return tuple(found)
+    return nodes
 
 
 async def _jobs(opened: Session, from_ms: Ms, to_ms: Ms, watch: "Watch") -> tuple[PastJob, ...]:
