@@ -11,8 +11,10 @@ import msgspec
 import pytest
 
 from allmende.agent.process import records
+from allmende.agent.process.surroundings import WARNING
 from allmende.agent.sdk.backend import CannotStart, Cause
-from allmende.chassis.clock import RealClock
+from allmende.agent.sdk.warnings import WARNINGS_MS, Warned
+from allmende.chassis.clock import RealClock, ScaledClock
 from allmende.proto.units import DAY_MS, MINUTE_MS
 from tests.agent.machine import attempt, cgroups_of, job, machine, marked, needs_linux, until
 
@@ -169,6 +171,47 @@ async def test_notice_comes_before_the_slice_ends_by_file_and_by_signal(tmp_path
         left = await made.exit()
         assert (left.how, (left.held_ms or 0) >= 800) == ("finished", True)
         assert made.log().splitlines() == ["up", "usr1", "slice: it ends 1000 ms after the start"]
+
+
+@pytest.mark.parametrize("before_ms", WARNINGS_MS)
+async def test_a_warning_reaches_the_command_by_its_file(before_ms: int, tmp_path: Path) -> None:
+    async with machine(tmp_path) as made:
+        script = "while [ ! -e $ALLMENDE_WARNING_FILE ]; do sleep 0.05; done; cat $ALLMENDE_WARNING_FILE"
+        await made.start(script, slice_ms=before_ms + 1)
+        assert (await made.exit()).how == "finished"
+        assert msgspec.json.decode(made.log(), type=Warned).warning_ms == before_ms
+
+
+async def test_on_a_fast_clock_a_command_hears_of_both_in_order(tmp_path: Path) -> None:
+    clock = ScaledClock(0, 0, 600)
+    async with machine(tmp_path, clock) as made:
+        script = f"until grep -s {WARNINGS_MS[-1]}, $ALLMENDE_WARNING_FILE; do sleep 0.01; done"
+        await made.start(script, slice_ms=WARNINGS_MS[0] + MINUTE_MS)
+        assert (await made.exit()).how == "finished", "the first has given way to the second"
+
+
+async def test_an_agent_that_is_started_again_does_not_warn_twice(tmp_path: Path) -> None:
+    warning = tmp_path / "attempts" / attempt() / WARNING
+    async with machine(tmp_path) as made:
+        await made.start("sleep 300", slice_ms=WARNINGS_MS[-1] + 1)
+        await until(warning.exists, "the warning comes")
+        said = warning.stat()
+    async with machine(tmp_path) as made:
+        assert attempt() in await made.backend.observe(RealClock().now_ms()), "the next agent has taken it over, and looked"
+        now = warning.stat()
+        assert (now.st_ino, now.st_mtime_ns) == (said.st_ino, said.st_mtime_ns)
+        await made.backend.kill(attempt(), EVICTION)
+        await made.exit()
+
+
+async def test_a_notebook_saves_itself_as_the_manual_shows(tmp_path: Path) -> None:
+    manual = (Path(__file__).parents[2] / "clients/agent/README.md").read_text()
+    (loop,) = [part.split("```")[0] for part in manual.split("```sh\n")[1:] if "ALLMENDE_WARNING_FILE" in part.split("```")[0]]
+    script = loop.replace("sleep 5", "sleep 0.05").replace("./save-notebook", "echo saved; exit 0")
+    async with machine(tmp_path) as made:
+        await made.start(script, slice_ms=WARNINGS_MS[-1] + 1)
+        assert (await made.exit()).how == "finished"
+        assert made.log() == "saved\n", "a loop that saw nothing would run for ever"
 
 
 @pytest.fixture

@@ -19,9 +19,10 @@ from allmende.agent.process.machine import boot_id, boot_ms, find_account, own_a
 from allmende.agent.process.nvml import Nvml
 from allmende.agent.process.records import Record
 from allmende.agent.process.replica import Replica, Spec
-from allmende.agent.process.surroundings import environment_of, notice_of
+from allmende.agent.process.surroundings import NOTICE, WARNING, environment_of, notice_of
 from allmende.agent.process.sweep import sweep
 from allmende.agent.sdk.backend import CannotStart, Cause, Launch, NodeState, Notices, ReplicaPlace, Running, Vitals
+from allmende.agent.sdk.warnings import text_of, warning_due
 from allmende.chassis.clock import real_seconds
 from allmende.chassis.ports import Clock
 from allmende.proto.units import Ms
@@ -106,7 +107,7 @@ class ProcessBackend:
         records.write(folder, record)
         (self._folder / "logs" / launch.job).mkdir(mode=0o711, exist_ok=True)
         replicas = replicas_of(folder, len(launch.places))
-        specs = [self._spec(launch, place, account, folder / "notice") for place in launch.places]
+        specs = [self._spec(launch, place, account, folder) for place in launch.places]
         self._starting += 1
         try:
             came = await asyncio.gather(*(replica.start(spec) for replica, spec in zip(replicas, specs, strict=True)))
@@ -175,13 +176,26 @@ class ProcessBackend:
                 if left.how == "finished":
                     self._clear_place(held.record.job)
                 continue
-            slice_ms = held.record.slice_ms
-            notice_at_ms = slice_ms - held.record.notice_before_ms
-            if slice_ms and held.held_boot_ms(now_boot_ms) * self._clock.rate >= notice_at_ms:
+            slice_ms, held_ms = held.record.slice_ms, held.held_boot_ms(now_boot_ms) * self._clock.rate
+            self._warn(held, slice_ms, held_ms)
+            if slice_ms and held_ms >= slice_ms - held.record.notice_before_ms:
                 self._give_notice(held, f"slice: it ends {slice_ms} ms after the start")
 
+    def _warn(self, held: Held, protected_ms: Ms, held_ms: Ms) -> None:
+        warned = warning_due(protected_ms, held_ms)
+        if warned is None or warned.warning_ms == held.warned_ms:
+            return
+        held.warned_ms = warned.warning_ms
+        file, part, text = held.folder / WARNING, held.folder / f"{WARNING}.part", text_of(warned)
+        # An earlier agent may have said it: to a job that watches the file's time a second one would be a new warning.
+        if file.exists() and file.read_bytes() == text:
+            return
+        part.write_bytes(text)
+        part.chmod(0o644)
+        part.replace(file)
+
     def _give_notice(self, held: Held, words: str) -> None:
-        notice = held.folder / "notice"
+        notice = held.folder / NOTICE
         if notice.exists():
             return
         notice.write_text(f"{words}\n")
@@ -229,12 +243,12 @@ class ProcessBackend:
             checkpoint_ns=checkpoint_ns,
         )
 
-    def _spec(self, launch: Launch, place: ReplicaPlace, account: Account, notice: Path) -> Spec:
+    def _spec(self, launch: Launch, place: ReplicaPlace, account: Account, folder: Path) -> Spec:
         cgroup = self._cgroups.make(cgroup_name(launch.attempt, place.replica)) if self._cgroups else None
         other = account.uid != self._own.uid
         return Spec(
             command=launch.payload.command,
-            environment=environment_of(launch, place, account, self._checkpoint_of(launch.job), notice),
+            environment=environment_of(launch, place, account, self._checkpoint_of(launch.job), folder),
             directory=launch.payload.directory or account.home,
             log=str(self._folder / "logs" / launch.job / f"{launch.attempt}.{place.replica}.log"),
             account={"uid": account.uid, "gid": account.gid, "groups": account.groups} if other else None,

@@ -26,6 +26,8 @@ class Held:
     def __init__(self, folder: Path, record: Record, cgroups: Cgroups | None) -> None:
         self.folder = folder
         self.record = record
+        self.warned_ms: Ms | None = None
+        """The warning that this agent saw or wrote last."""
         self.replicas = replicas_of(folder, len(record.devices))
         self._cgroups = cgroups
         self._gone: dict[int, Gone] = {}

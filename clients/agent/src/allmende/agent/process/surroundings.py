@@ -12,6 +12,8 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Long enough to write a large checkpoint, and never most of a short slice.
 NOTICE_MOST_MS: Ms = 5 * MINUTE_MS
 NOTICE_PART = 10
+# Files in an attempt's folder.
+NOTICE, WARNING = "notice", "warning"
 SIGNALS = {"USR1": b"1", "USR2": b"2"}
 
 
@@ -31,8 +33,8 @@ def notice_of(environment: dict[str, str], slice_ms: Ms) -> Notice:
     return Notice(before_ms, SIGNALS.get(environment.get("ALLMENDE_NOTICE_SIGNAL", "").removeprefix("SIG"), b""))
 
 
-def environment_of(launch: Launch, place: ReplicaPlace, account: Account, checkpoint: Path, notice: Path) -> dict[str, str]:
-    """All variables of one replica."""
+def environment_of(launch: Launch, place: ReplicaPlace, account: Account, checkpoint: Path, folder: Path) -> dict[str, str]:
+    """All variables of one replica. `folder`: its attempt's."""
     devices = ",".join(str(device) for device in place.devices)
     login = {"PATH": DEFAULT_PATH, "HOME": account.home, "USER": account.name, "LOGNAME": account.name, "SHELL": account.shell}
     return (
@@ -46,7 +48,8 @@ def environment_of(launch: Launch, place: ReplicaPlace, account: Account, checkp
             "ALLMENDE_GPUS": str(launch.gpus_per_replica),
             "ALLMENDE_SLICE_MS": str(launch.slice_ms),
             "ALLMENDE_CHECKPOINT_FILE": str(checkpoint),
-            "ALLMENDE_NOTICE_FILE": str(notice),
+            "ALLMENDE_NOTICE_FILE": str(folder / NOTICE),
+            "ALLMENDE_WARNING_FILE": str(folder / WARNING),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": devices,
         }
