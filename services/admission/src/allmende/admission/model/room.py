@@ -27,16 +27,18 @@ class NodeRoom:
 
 
 class ClusterRoom:
-    """All nodes of a cluster. `open` has those with free GPUs, `counts` how many nodes there are of each (model, free)."""
+    """All nodes of a cluster. `open`: the free GPUs of each that has any; `counts`: how many nodes are of each (model, free)."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, NodeRoom] = {}
-        self.open: dict[str, NodeRoom] = {}
+        self.open: dict[str, int] = {}
         self.counts: dict[FreeKey, int] = {}
         self.free_gpus = 0
         self.healthy_gpus = 0
         self._heard: list[tuple[Ms, str]] = []
         self._silent: set[str] = set()
+        # Nodes with healthy GPUs, the last by name first; None: to be sorted anew.
+        self._last: list[str] | None = None
 
     def report(self, name: str, model: str | None, healthy: int, seen_ms: Ms) -> None:
         """A node says how many GPUs it has."""
@@ -47,6 +49,7 @@ class ClusterRoom:
             heapq.heappush(self._heard, (seen_ms, name))
         self._count(room, -1)
         room.model, room.healthy = model, healthy
+        self._last = None
         self._count(room, 1)
 
     def hold(self, name: str, gpus: int) -> None:
@@ -76,8 +79,9 @@ class ClusterRoom:
         """The last nodes by name that have healthy GPUs, this part of all of them, rounded down."""
         if not part_ppm:
             return ()
-        names = sorted((name for name, room in self.nodes.items() if room.healthy > 0), reverse=True)
-        return names[: len(names) * part_ppm // PPM_WHOLE]
+        if self._last is None:
+            self._last = sorted((name for name, room in self.nodes.items() if room.healthy > 0), reverse=True)
+        return self._last[: len(self._last) * part_ppm // PPM_WHOLE]
 
     def _count(self, room: NodeRoom, by: int) -> None:
         free = room.free
@@ -90,6 +94,6 @@ class ClusterRoom:
         self.free_gpus += by * free
         self.healthy_gpus += by * room.healthy
         if by > 0 and free:
-            self.open[room.name] = room
+            self.open[room.name] = free
         elif by > 0:
             self.open.pop(room.name, None)

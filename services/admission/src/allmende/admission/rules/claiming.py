@@ -97,6 +97,9 @@ def _displaceable(setting: Setting) -> dict[str | None, list[Loose]]:
     promised = {attempt for claim in setting.still_open for attempt in claim.victims}
     found: dict[str | None, list[Loose]] = {}
     for leaf, those in setting.books.loose.get(setting.cluster, {}).items():
+        if promised.isdisjoint(those) and idle.isdisjoint(those):
+            found.setdefault(leaf if leaf in setting.standings.paths else None, []).extend(those.values())
+            continue
         for name, each in those.items():
             if name not in promised:
                 found.setdefault(leaf if leaf in setting.standings.paths and name not in idle else None, []).append(each)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from allmende.admission.model.books import Books, Loose
+from allmende.admission.model.room import NodeRoom
 from allmende.admission.model.values import Shape
 from allmende.admission.rules.rooms import Rooms
 from allmende.proto.order import unspared_from
@@ -48,16 +49,17 @@ class Pool:
         """`loose`: the attempts that may be displaced, by leaf; None: those that anybody may displace."""
         self._books, self._now_ms, self._waste_ppm = books, now_ms, waste_ppm
         self._loose = loose
-        self._gpus = {leaf: sum(each.gpus for each in those) for leaf, those in loose.items()}
+        self._gpus = {leaf: sum([each.gpus for each in those]) for leaf, those in loose.items()}
+        self._rooms = rooms
         self._free = rooms.open()
         self._free_gpus = sum(self._free.values())
-        names = dict.fromkeys(self._free)
-        names.update((node, None) for those in loose.values() for each in those for node, _gpus in each.held)
-        self._nodes = {name: room for name in names if (room := rooms.node(name)) is not None}
-        # Made at the first look: most leaves are looked at by nobody.
+        # Made at the first look: most leaves are looked at by nobody, and often two sums of GPUs have said enough.
+        self._nodes: dict[str, NodeRoom] = {}
         self._attempts: dict[str | None, list[_Attempt]] = {}
         self._usable: dict[Where, dict[str, int]] = {}
         self._fit: dict[tuple[int, Where], int] = {}
+        # Of each leaf: the lowest priority of those who may leave.
+        self._lowest: dict[str, int] = {}
 
     def gpus(self, leaves: Sequence[str]) -> int:
         """GPUs that are free, or held by attempts of these leaves or by those whom anybody may displace."""
@@ -67,6 +69,9 @@ class Pool:
     def fits(self, shape: Shape, lawful: Lawful) -> bool:
         """Would all replicas fit once these have left?"""
         where, size = (shape.model, shape.avoid, lawful.closed), shape.gpus
+        # Cheap, and often enough: all that is free or may go is too little, wherever it is.
+        if self.gpus(lawful.leaves) + self._own_gpus(lawful) < shape.replicas * size:
+            return False
         usable = self._usable_nodes(where)
         fit = self._fit.get((size, where))
         if fit is None:
@@ -74,9 +79,6 @@ class Pool:
         missing = shape.replicas - fit
         if missing <= 0:
             return True
-        # Cheap, and often enough: all that may go is too little, wherever it is.
-        if self.gpus((lawful.own, *lawful.leaves)) < shape.replicas * size:
-            return False
         added: dict[str, int] = {}
         for attempt in self._covered(lawful):
             for node, gpus in attempt.held:
@@ -105,6 +107,8 @@ class Pool:
         """Free GPUs of the nodes that such a job may use; only nodes that have some, or on which somebody may leave."""
         found = self._usable.get(where)
         if found is None:
+            if not self._nodes:
+                self._nodes = self._with_room()
             model, avoid, closed = where
             found = self._usable[where] = {
                 name: self._free.get(name, 0)
@@ -112,6 +116,22 @@ class Pool:
                 if name not in closed and name not in avoid and model in (None, room.model)
             }
         return found
+
+    def _with_room(self) -> dict[str, NodeRoom]:
+        """Nodes that are up, and have free GPUs or somebody who may leave."""
+        names = dict.fromkeys(self._free)
+        for those in self._loose.values():
+            for each in those:
+                for node, _gpus in each.held:
+                    names[node] = None
+        return {name: room for name in names if (room := self._rooms.node(name)) is not None}
+
+    def _own_gpus(self, lawful: Lawful) -> int:
+        """GPUs in the claimant's own leaf whose holders have a lower priority, as `promise` has left them at most."""
+        own = lawful.own
+        if own not in self._lowest:
+            self._lowest[own] = min([each.attempt.priority for each in self._loose.get(own, ())], default=0)
+        return self._gpus.get(own, 0) if self._lowest[own] < lawful.priority else 0
 
     def _covered(self, lawful: Lawful) -> Iterator[_Attempt]:
         """Whose going the law allows, as far as leaf, priority and loss go."""

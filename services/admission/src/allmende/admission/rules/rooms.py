@@ -44,9 +44,12 @@ class Rooms:
                 if self._up(name):
                     self._marks.setdefault(name, {})[claim.claim] = gpus
         self._free: dict[FreeKey, int] = dict(self._base.counts)
+        # GPUs free for everybody, of each node that has any: what is asked most often is kept, not counted anew.
+        self._open: dict[str, int] = dict(self._base.open)
         for name in self._silent:
             room = self._base.nodes[name]
             self._add((room.model, room.free), -1)
+            self._open.pop(name, None)
         for name in self._marks:
             room = self._base.nodes[name]
             self._moved(name, room.free)
@@ -83,18 +86,24 @@ class Rooms:
         """Where the whole gang fits, or None."""
         if shape.claim is None and self.most(shape) < shape.replicas:
             return None
-        names = list(self._base.open)
+        free_on = self._open
         if shape.claim is not None:
-            names += [name for name, marks in self._marks.items() if shape.claim in marks and name not in self._base.open]
-        nodes = self._base.nodes
-        rooms = [
-            Room(name, free, nodes[name].healthy, self._slice_ends_ms(name))
-            for name in names
-            if (shape.model is None or nodes[name].model == shape.model)
-            and (free := self._usable(name, self.free(name, shape.claim), wish)) >= shape.gpus
+            marked = [name for name, marks in self._marks.items() if shape.claim in marks]
+            free_on = {**free_on, **{name: self.free(name, shape.claim) for name in marked}}
+        nodes, size = self._base.nodes, shape.gpus
+        usable = {
+            name: free
+            for name, all_free in free_on.items()
+            if all_free >= size
+            and (shape.model is None or nodes[name].model == shape.model)
+            and (free := self._usable(name, all_free, wish)) >= size
             and name not in shape.avoid
-        ]
-        return place(rooms, shape.replicas, shape.gpus, slice_ends_ms)
+        }
+        # Most attempts to place fail, and the ends of slices matter only to one that succeeds.
+        if sum([free // size for free in usable.values()]) < shape.replicas:
+            return None
+        rooms = [Room(name, free, nodes[name].healthy, self._slice_ends_ms(name)) for name, free in usable.items()]
+        return place(rooms, shape.replicas, size, slice_ends_ms)
 
     def place_exactly(self, shape: Shape, placement: tuple[NodeReplicas, ...]) -> bool:
         """Does the gang fit where a plan has put it?"""
@@ -133,8 +142,7 @@ class Rooms:
 
     def open(self) -> dict[str, int]:
         """GPUs free for everybody, of each node that has any."""
-        names = {*self._base.open, *self._marks}
-        return {name: free for name in sorted(names) if (free := self.free(name, None))}
+        return dict(sorted(self._open.items()))
 
     def node(self, name: str) -> NodeRoom | None:
         """A node that is up, as the books have it; None: it is down, silent or unknown."""
@@ -142,6 +150,9 @@ class Rooms:
 
     def free(self, name: str, claim: str | None) -> int:
         """GPUs of a node that are free for a claim's job, or for everybody (None)."""
+        return self._open.get(name, 0) if claim is None else self._counted(name, claim)
+
+    def _counted(self, name: str, claim: str | None) -> int:
         if not self._up(name):
             return 0
         raw = self._base.nodes[name].free - self._taken.get(name, 0)
@@ -176,8 +187,13 @@ class Rooms:
 
     def _moved(self, name: str, before: int) -> None:
         model = self._base.nodes[name].model
+        free = self._counted(name, None)
         self._add((model, before), -1)
-        self._add((model, self.free(name, None)), 1)
+        self._add((model, free), 1)
+        if free:
+            self._open[name] = free
+        else:
+            self._open.pop(name, None)
 
     def _add(self, key: FreeKey, by: int) -> None:
         left = self._free.get(key, 0) + by
