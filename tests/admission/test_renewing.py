@@ -68,7 +68,9 @@ TABLE: dict[str, Row] = {
     "nor with a slice of 0": Row("nothing_to_renew", session=session(slice_ms=0)),
     "a plan that was given out is carried out": Row("leaving", session=session(plan="plan-1")),
     "also if its victim asks after its slice": Row("leaving", session=LAPSED._replace(plan="plan-1")),
-    "while a claim is judged, nothing changes": Row("claim_answering", around=Around(PLENTY, claim_answering=True)),
+    "while a claim may name it, nothing changes": Row("claim_answering", session=LAPSED, around=Around(PLENTY, NOW)),
+    "also if its protection ends before the answer must be there": Row("claim_answering", around=Around(PLENTY, UNTIL)),
+    "a claim that is answered before that cannot name it": Row(UNTIL + 2 * HOUR_MS, around=Around(PLENTY, UNTIL - 1)),
     # The limit on their number: unset never gets here, 0 and unlimited differ.
     "0 renewals: none": Row("renewals_used_up", limits=Limits(CAP, renewals=0)),
     "the last of two": Row(UNTIL + 2 * HOUR_MS, session=session(renewals=1), limits=Limits(CAP, renewals=2)),
@@ -193,7 +195,7 @@ def test_no_session_is_ever_protected_beyond_a_limit_and_no_leaf_renews_past_its
     one, now_ms, added = session(gpus=gpus), NOW, 0
     for ask in asks:
         now_ms += ask.after_ms
-        answer = judge(one, ask.asked_ms, Around(standing, False, closes, reserved), limits, now_ms)
+        answer = judge(one, ask.asked_ms, Around(standing, None, closes, reserved), limits, now_ms)
         if isinstance(answer, Reason):
             continue
         _within(one, answer, ask, now_ms)

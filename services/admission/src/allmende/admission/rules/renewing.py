@@ -59,8 +59,9 @@ class Around(NamedTuple):
 
     standing: Standing | None
     """Its leaf's, with every hold counted, this attempt's too. None: not known, which is not zero."""
-    claim_answering: bool = False
-    """The preemptor judges a claim on the cluster by the protections that it knows."""
+    claims_until_ms: Ms | None = None
+    """The latest instant at which a claim on the cluster that is not answered yet may still be: the preemptor answers by the
+    protections that it knows, and this renewal it may not know."""
     node_closes_ms: Ms | None = None
     """The earliest cordon on its nodes, in force or to come."""
     nodes_reserved_ms: Ms | None = None
@@ -127,8 +128,11 @@ def _barred(session: Session, around: Around) -> Reason | None:
     if session.plan is not None:
         sentence = f"the attempt was told to leave, or is about to be, by plan {session.plan}; a plan is carried out as it was made"
         return Reason("leaving", sentence)
-    if around.claim_answering:
-        return Reason("claim_answering", "room is being sought on the cluster at this moment; ask again in a second")
+    if around.claims_until_ms is not None and session.protected_until_ms <= around.claims_until_ms:
+        sentence = (
+            "room is being sought among whoever may be interrupted, and this attempt may be one of them; ask again in a moment"
+        )
+        return Reason("claim_answering", sentence)
     return None
 
 
@@ -171,8 +175,8 @@ def _over_budget(session: Session, standing: Standing | None, hold: GpuMs) -> Re
     if standing is None:
         return Reason("standing_unknown", f"the standing of budget {session.budget} is not known yet; ask again in a moment")
     after = standing.after(hold)
-    # Without entitlement the ratio is infinite, also unused.
-    if after.entitlement and after.used <= after.entitlement:
+    # A hold is more than nothing, so no entitlement never covers it: there the ratio is infinite.
+    if after.used <= after.entitlement:
         return None
     sentence = (
         f"budget {session.budget} would stand at {after.used} of {after.entitlement} GPU-ms with {hold} more held; a session is "
