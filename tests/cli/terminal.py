@@ -6,12 +6,29 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 PATIENCE_S = 40.0
 ALLMENDE = (sys.executable, "-m", "allmende.cli")
+
+# Budgets of which mia manages some, and ada and bob charge one each. 5 % of vision is nobody's.
+VISION = """
+[lab]
+[lab.vision]
+share = "35%"
+managers = ["mia"]
+[lab.vision.detection]
+share = "35%"
+members = ["ada"]
+[lab.vision.tracking]
+share = "60%"
+members = ["bob"]
+[lab.tools]
+share = "40%"
+"""
 
 
 class Said(NamedTuple):
@@ -101,3 +118,16 @@ class Terminal:
         if self.process is not None:
             self.process.wait(PATIENCE_S)
         self.wait_for(lambda: not self.processes(), "the killed are gone")
+
+
+@contextmanager
+def lab_with(folder: Path, tree: str, *people: str) -> Iterator[Terminal]:
+    """A lab of 16 GPUs with these people and the budgets of a file; gone at the end, whatever happened."""
+    file = folder / "tree.toml"
+    file.write_text(tree)
+    terminal = Terminal(folder / "lab")
+    try:
+        terminal.up(*(word for person in people for word in ("--people", person)), "--gpus", "16", "--budgets", str(file))
+        yield terminal
+    finally:
+        terminal.kill_all()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from allmende.cli.commands.tree_closing import Closed, Jobs, afterwards, now
-from tests.cli.terminal import Terminal
+from tests.cli.terminal import Terminal, lab_with
 
 FILE = """
 [lab]
@@ -29,15 +29,8 @@ JOB = ("--", "synthetic-job", "--runtime-ms", "7200000")
 
 @pytest.fixture(scope="module")
 def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
-    folder = tmp_path_factory.mktemp("closing")
-    file = folder / "tree.toml"
-    file.write_text(FILE)
-    terminal = Terminal(folder / "lab")
-    try:
-        terminal.up("--people", "ada", "--people", "bob", "--people", "mia", "--gpus", "16", "--budgets", str(file))
+    with lab_with(tmp_path_factory.mktemp("closing"), FILE, "ada", "bob", "mia") as terminal:
         yield terminal
-    finally:
-        terminal.kill_all()
 
 
 def submitted(terminal: Terminal) -> str:

@@ -9,7 +9,7 @@ from rich.console import Console
 from allmende.cli.commands.tree import WholeTree
 from allmende.cli.commands.tree_drawing import drawn
 from tests.budget.builders import budget, own
-from tests.cli.terminal import Terminal
+from tests.cli.terminal import Terminal, lab_with
 
 FILE = """
 [lab]
@@ -26,14 +26,8 @@ needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="looks for proc
 
 @pytest.fixture(scope="module")
 def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
-    folder = tmp_path_factory.mktemp("cluster-shares")
-    (folder / "tree.toml").write_text(FILE)
-    terminal = Terminal(folder / "lab")
-    try:
-        terminal.up("--gpus", "16", "--budgets", str(folder / "tree.toml"))
+    with lab_with(tmp_path_factory.mktemp("cluster-shares"), FILE) as terminal:
         yield terminal
-    finally:
-        terminal.kill_all()
 
 
 WHY = ("--reason", "vision has bought nodes")

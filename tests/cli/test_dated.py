@@ -5,36 +5,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cli.terminal import Terminal
-
-FILE = """
-[lab]
-[lab.vision]
-share = "35%"
-managers = ["mia"]
-[lab.vision.detection]
-share = "35%"
-members = ["ada"]
-[lab.vision.tracking]
-share = "60%"
-[lab.tools]
-share = "40%"
-"""
+from tests.cli.terminal import VISION, Terminal, lab_with
 
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 
 
 @pytest.fixture(scope="module")
 def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
-    folder = tmp_path_factory.mktemp("dated")
-    file = folder / "tree.toml"
-    file.write_text(FILE)
-    terminal = Terminal(folder / "lab")
-    try:
-        terminal.up("--people", "ada", "--people", "mia", "--gpus", "16", "--budgets", str(file))
+    with lab_with(tmp_path_factory.mktemp("dated"), VISION, "ada", "mia") as terminal:
         yield terminal
-    finally:
-        terminal.kill_all()
 
 
 def shares(terminal: Terminal) -> tuple[int, int]:

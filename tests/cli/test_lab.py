@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.terminal import Terminal
+from tests.cli.terminal import Terminal, lab_with
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc"),
@@ -35,15 +35,8 @@ members = ["ada", "bob", "OPERATOR"]
 def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
     from allmende.cli.place import person
 
-    folder = tmp_path_factory.mktemp("cli")
-    tree = folder / "tree.toml"
-    tree.write_text(TREE.replace("OPERATOR", person()))
-    terminal = Terminal(folder / "lab")
-    try:
-        terminal.up("--people", "ada", "--people", "bob", "--gpus", "16", "--budgets", str(tree))
+    with lab_with(tmp_path_factory.mktemp("cli"), TREE.replace("OPERATOR", person()), "ada", "bob") as terminal:
         yield terminal
-    finally:
-        terminal.kill_all()
 
 
 def state(terminal: Terminal, job: str) -> str:

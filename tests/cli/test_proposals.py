@@ -6,42 +6,20 @@ from typing import Any
 
 import pytest
 
-from allmende.cli.commands import proposals
+from allmende.cli.commands import proposal_figures, proposals
 from allmende.cli.commands.tree import WholeTree
 from allmende.cli.errors import CommandFailed, Exit
 from allmende.proto.budget import Rejected
 from allmende.proto.message import Problem
 from allmende.proto.proposals import Proposal, ProposalReply, ShareProposed
 from tests.budget.builders import budget, own, tree
-from tests.cli.terminal import Terminal
-
-FILE = """
-[lab]
-[lab.vision]
-share = "35%"
-managers = ["mia"]
-[lab.vision.detection]
-share = "35%"
-members = ["ada"]
-[lab.vision.tracking]
-share = "60%"
-members = ["bob"]
-[lab.tools]
-share = "40%"
-"""
+from tests.cli.terminal import VISION, Terminal, lab_with
 
 
 @pytest.fixture(scope="module")
 def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
-    folder = tmp_path_factory.mktemp("proposals")
-    file = folder / "tree.toml"
-    file.write_text(FILE)
-    terminal = Terminal(folder / "lab")
-    try:
-        terminal.up("--people", "ada", "--people", "bob", "--people", "mia", "--gpus", "16", "--budgets", str(file))
+    with lab_with(tmp_path_factory.mktemp("proposals"), VISION, "ada", "bob", "mia") as terminal:
         yield terminal
-    finally:
-        terminal.kill_all()
 
 
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
@@ -117,7 +95,7 @@ TREE = tree("lab", "d < lab 35%", "u < lab", "x < d 20%", "y < d 70%", "v < u 15
 
 @pytest.mark.parametrize(("parent", "left"), [("lab", 500_000), ("u", 500_000), ("d", 100_000), ("x", 1_000_000), ("ghost", None)])
 def test_what_is_left_over_of_a_parent(parent: str, left: int | None) -> None:
-    assert proposals.left_over({row.budget: row for row in TREE}, parent) == left
+    assert proposal_figures.left_over({row.budget: row for row in TREE}, parent) == left
 
 
 def wish(name: str, parent: str, share: int) -> Proposal:
@@ -138,9 +116,9 @@ def wish(name: str, parent: str, share: int) -> Proposal:
 
 def test_what_is_unknown_is_not_zero() -> None:
     whole = WholeTree(revision=3, author="ada", reason="", budgets=TREE)
-    unset = proposals.beside(wish("w", "u", 100_000), whole, ())
+    unset = proposal_figures.beside(wish("w", "u", 100_000), whole, ())
     assert (unset.share_now_ppm, unset.left_over_ppm, unset.left_over_after_ppm) == (None, 500_000, 400_000)
-    gone = proposals.beside(wish("ghost", "void", 1), whole, ())
+    gone = proposal_figures.beside(wish("ghost", "void", 1), whole, ())
     assert (gone.share_now_ppm, gone.left_over_ppm, gone.left_over_after_ppm, gone.siblings) == (None, None, None, ())
 
 
@@ -168,17 +146,18 @@ def test_what_is_left_over_on_each_cluster(
     name: str, parent: str, asked_ppm: int, general: tuple[int, int], on_clusters: dict[str, tuple[int, int]]
 ) -> None:
     whole = WholeTree(revision=3, author="ada", reason="", budgets=CLUSTERED)
-    seen = proposals.beside(wish(name, parent, asked_ppm), whole, ())
+    seen = proposal_figures.beside(wish(name, parent, asked_ppm), whole, ())
     assert (seen.left_over_ppm, seen.left_over_after_ppm) == general
     assert {own.cluster: (own.left_over_ppm, own.left_over_after_ppm) for own in seen.on_clusters} == on_clusters
 
 
 def test_what_is_left_over_on_a_cluster_is_shown_beside_the_rest() -> None:
     whole = WholeTree(revision=3, author="ada", reason="", budgets=CLUSTERED)
-    seen = proposals.beside(wish("b", "lab", 350_000), whole, ())
-    assert "left over on c1: 10%, with what is asked -5%" in proposals._figures(seen)
-    assert "40% c1:10% c2:60% c3:35%" in proposals._row(seen, 0)
-    assert proposals.beside(wish("x", "d", 0), WholeTree(revision=3, author="ada", reason="", budgets=TREE), ()).on_clusters == ()
+    seen = proposal_figures.beside(wish("b", "lab", 350_000), whole, ())
+    assert "left over on c1: 10%, with what is asked -5%" in proposal_figures.figures(seen)
+    assert "40% c1:10% c2:60% c3:35%" in proposal_figures.row_of(seen, 0)
+    plain = WholeTree(revision=3, author="ada", reason="", budgets=TREE)
+    assert proposal_figures.beside(wish("x", "d", 0), plain, ()).on_clusters == ()
 
 
 async def test_a_silent_ledger_hides_no_proposal() -> None:

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from allmende.cli.app import app
-from tests.cli.terminal import Said, Terminal
+from tests.cli.terminal import Said, Terminal, lab_with
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc"),
@@ -35,14 +35,9 @@ JOBS = (
 @pytest.fixture(scope="module")
 def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
     folder = tmp_path_factory.mktemp("past")
-    (folder / "tree.toml").write_text(TREE)
     (folder / "proposal.toml").write_text(PROPOSAL)
-    terminal = Terminal(folder / "lab")
-    try:
-        terminal.up("--people", "ada", "--people", "bob", "--gpus", "16", "--budgets", str(folder / "tree.toml"))
+    with lab_with(folder, TREE, "ada", "bob") as terminal:
         yield terminal
-    finally:
-        terminal.kill_all()
 
 
 def typed(terminal: Terminal, *words: str, user: str | None = None, **more: str) -> Said:

@@ -7,7 +7,7 @@ from rich.console import RenderableType
 
 from allmende.cli import instants, render, session
 from allmende.cli.commands import writes
-from allmende.cli.errors import CommandFailed, Exit
+from allmende.cli.commands.paging import ending_in, newest
 from allmende.cli.session import JsonOption, LabOption, Session
 from allmende.proto import subjects
 from allmende.proto.budget import ChildShare
@@ -79,7 +79,7 @@ def planned(
                 one = await find(opened, change)
                 session.show(one, _in_full(one), as_json)
                 return
-            found = await _pages(opened, DatedQuery(parent=parent, open_only=not everything, limit=limit), limit)
+            found = await _newest(opened, DatedQuery(parent=parent, open_only=not everything), limit)
             session.show(DatedPage(changes=found), _table(found), as_json)
 
     session.run(work())
@@ -119,15 +119,11 @@ async def find(opened: Session, ending: str) -> DatedShares:
     Raises:
         CommandFailed: none or several do.
     """
-    letters = ending.lower()
-    if not (4 <= len(letters) <= 26 and letters.isascii() and letters.isalnum()):
-        raise CommandFailed(Exit.USAGE, f"{ending!r} is not a change's id, nor at least four of its last letters")
-    found = await _pages(opened, DatedQuery(change=letters), 2)
-    if not found:
-        raise CommandFailed(Exit.REFUSED, f"there is no dated change {ending!r}; `allmende budgets planned --all` lists them")
-    if len(found) > 1:
-        raise CommandFailed(Exit.USAGE, f"several dated changes end in {ending!r}: give more letters of the id")
-    return found[0]
+
+    async def two(letters: str) -> tuple[DatedShares, ...]:
+        return await _newest(opened, DatedQuery(change=letters), 2)
+
+    return await ending_in(ending, two, thing="dated change", owner="change", listed_by="allmende budgets planned --all")
 
 
 def dates(from_ms: Ms | None, until_ms: Ms | None) -> str:
@@ -144,19 +140,8 @@ def summary(change: DatedShares) -> str:
     return f"{render.short(asked.change)}: {change.state}, {when}: {_shares(change)}"
 
 
-async def _pages(opened: Session, query: DatedQuery, most: int) -> tuple[DatedShares, ...]:
-    found: list[DatedShares] = []
-    before: int | None = None
-    while len(found) < most:
-        asked = DatedQuery(
-            change=query.change, parent=query.parent, open_only=query.open_only, before=before, limit=most - len(found)
-        )
-        page = await opened.ask(subjects.DATED, asked, DatedPage)
-        found += page.changes
-        before = page.next_before
-        if before is None:
-            break
-    return tuple(found)
+async def _newest(opened: Session, query: DatedQuery, most: int) -> tuple[DatedShares, ...]:
+    return await newest(opened, subjects.DATED, query, DatedPage, lambda page: page.changes, most)
 
 
 def _done(reply: DatedReply, read_at: int) -> DatedShares:

@@ -1,7 +1,7 @@
 """`allmende queue`, `jobs`, `why`, `cancel`, `hold`, `release` and `change`: what waits, what runs, and for which reason."""
 
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, TypeVar, get_args
 
 import typer
 from msgspec import Struct
@@ -9,9 +9,10 @@ from msgspec.structs import replace
 from rich.console import Group, RenderableType
 
 from allmende.cli import render, session
+from allmende.cli.commands.paging import SHORTEST_END
 from allmende.cli.commands.submit import duration
 from allmende.cli.errors import CommandFailed, Exit
-from allmende.cli.session import JsonOption, LabOption, WatchOption
+from allmende.cli.session import JsonOption, LabOption, Session, WatchOption
 from allmende.proto import subjects
 from allmende.proto.admission import (
     Ahead,
@@ -28,16 +29,17 @@ from allmende.proto.admission import (
     WhyReply,
 )
 from allmende.proto.commands import CancelJob, Cancelled, Changed, ChangeJob
+from allmende.proto.subjects import Request
 from allmende.proto.units import Ms, format_duration
 
 JobArgument = Annotated[
     str, typer.Argument(metavar="JOB", help="A job's id, or its end as the tables print it.", show_default=False)
 ]
 ArrayOption = Annotated[bool, typer.Option("--array", help="And all others of its array.")]
-# What the services ask for at least: a shorter end would name too many jobs.
-SHORTEST_END = 4
 # The whole name stands in `why` and in --json.
 LONGEST_NAME = 30
+
+OfMany = TypeVar("OfMany", Cancelled, Changed)
 
 
 def queue(
@@ -258,10 +260,7 @@ def cancel(job: JobArgument, array: ArrayOption = False, lab: LabOption = None, 
     async def work() -> None:
         async with session.opened(lab) as opened:
             request = CancelJob(job=job, array=array)
-            reply = await opened.ask(subjects.CANCEL, request, Cancelled)
-            while reply.left:
-                more = await opened.ask(subjects.CANCEL, request, Cancelled)
-                reply = replace(more, jobs=reply.jobs + more.jobs)
+            reply = await _to_the_last(opened, subjects.CANCEL, request, Cancelled)
             words = _OF_ARRAY if array else _OF_ONE
             session.show(reply, words[reply.status].format(job=reply.job, jobs=render.count(reply.jobs, "job")), as_json)
 
@@ -296,10 +295,7 @@ def change(
 def _change(request: ChangeJob, lab: Path | None, as_json: bool) -> None:
     async def work() -> None:
         async with session.opened(lab) as opened:
-            reply = await opened.ask(subjects.CHANGE, request, Changed)
-            while reply.left:
-                more = await opened.ask(subjects.CHANGE, request, Changed)
-                reply = replace(more, jobs=reply.jobs + more.jobs)
+            reply = await _to_the_last(opened, subjects.CHANGE, request, Changed)
             held = ", held" if reply.held else ""
             now = f"priority {reply.priority}, slice {format_duration(reply.slice_ms)}{held}"
             who = reply.job if not request.array else f"{render.count(reply.jobs, 'waiting job')} of the array of {reply.job}"
@@ -307,6 +303,15 @@ def _change(request: ChangeJob, lab: Path | None, as_json: bool) -> None:
             session.show(reply, f"{who} {is_now}: {now}", as_json)
 
     session.run(work())
+
+
+async def _to_the_last(opened: Session, row: Request, request: CancelJob | ChangeJob, reply: type[OfMany]) -> OfMany:
+    """The last answer, with the jobs of all: it is asked again while jobs of an array are left."""
+    told = await opened.ask(row, request, reply)
+    while told.left:
+        more = await opened.ask(row, request, reply)
+        told = replace(more, jobs=told.jobs + more.jobs)
+    return told
 
 
 def _checked(job: str) -> str:

@@ -8,19 +8,18 @@ from typing import Annotated
 
 import typer
 from msgspec import Struct
-from msgspec.structs import replace
-from rich.console import Group, RenderableType
 
-from allmende.cli import instants, render, session
-from allmende.cli.commands import dated
+from allmende.cli import session
+from allmende.cli.commands import dated, proposal_figures
 from allmende.cli.commands.cluster import all_standings
 from allmende.cli.commands.dated import FromOption, UntilOption
-from allmende.cli.commands.tree import WholeTree, fetch_tree
-from allmende.cli.commands.writes import share
+from allmende.cli.commands.paging import ending_in, newest
+from allmende.cli.commands.proposal_figures import Beside, beside
+from allmende.cli.commands.tree import fetch_tree
 from allmende.cli.errors import CommandFailed, Exit
 from allmende.cli.session import JsonOption, LabOption, Session
 from allmende.proto import subjects
-from allmende.proto.budget import Budget, ChildShare
+from allmende.proto.budget import ChildShare
 from allmende.proto.ledger import UsageStanding
 from allmende.proto.proposals import (
     AcceptProposal,
@@ -30,45 +29,16 @@ from allmende.proto.proposals import (
     ProposalsPage,
     ProposalsQuery,
     Propose,
-    ShareProposed,
     State,
     WithdrawProposal,
 )
-from allmende.proto.tree import named_clusters, share_on
-from allmende.proto.units import PPM_WHOLE, Ms, Ppm, format_share, parse_share
+from allmende.proto.units import Ms, Ppm, parse_share
 
 STALE = "stale_revision"
 
 IdArgument = Annotated[
     str, typer.Argument(metavar="ID", help="The proposal's id, or the last letters of it (four at least).", show_default=False)
 ]
-
-
-class LeftOn(Struct, frozen=True, kw_only=True):
-    """What is left over on one cluster, now and with what is asked."""
-
-    cluster: str
-    left_over_ppm: Ppm | None
-    left_over_after_ppm: Ppm | None
-    """As now where the budget has a share of its own there: what is asked does not reach it. None: the budget is gone."""
-
-
-class Beside(Struct, frozen=True, kw_only=True):
-    """A proposal with the figures of now. What is unknown is None or missing, never zero."""
-
-    proposal: Proposal
-    tree_revision: int
-    share_now_ppm: Ppm | None
-    """None: unset, or the budget is gone."""
-    siblings: tuple[ChildShare, ...]
-    left_over_ppm: Ppm | None
-    """What the parent has not shared; None where the parent is gone."""
-    left_over_after_ppm: Ppm | None
-    """The same with what is asked; below zero the siblings leave no room."""
-    on_clusters: tuple["LeftOn", ...] = ()
-    """The same on each cluster of which one of those who count in that sum has a share of its own."""
-    standings: tuple[UsageStanding, ...]
-    """Of the budget, one a cluster, where the ledger answers."""
 
 
 class Shown(Struct, frozen=True, kw_only=True):
@@ -105,7 +75,7 @@ def propose(
             made = _proposal(await opened.ask(subjects.PROPOSE, request, ProposalReply))
             asked = made.proposed
             who = ", ".join(asked.managers[:5]) or "an operator"
-            words = f"{asked.proposal}: asked for {_asked(asked)} of {asked.parent}; {who} may decide"
+            words = f"{asked.proposal}: asked for {proposal_figures.what_is_asked(asked)} of {asked.parent}; {who} may decide"
             session.show(made, words, as_json)
 
     session.run(work())
@@ -149,14 +119,14 @@ def proposals(
         async with session.opened(lab) as opened:
             if proposal is not None:
                 (one,) = await _beside(opened, [await _find(opened, proposal)])
-                session.show(Shown(proposals=(one,)), _in_full(one, opened.now_ms()), as_json)
+                session.show(Shown(proposals=(one,)), proposal_figures.in_full(one, opened.now_ms()), as_json)
                 return
             state: State | None = None if everything or mine else "open"
             author = opened.place.user if mine else None
-            query = ProposalsQuery(budget=budget, author=author, state=state, to_decide=to_decide, limit=limit)
-            found = await _pages(opened, query, limit)
+            query = ProposalsQuery(budget=budget, author=author, state=state, to_decide=to_decide)
+            found = await _newest(opened, query, limit)
             shown = Shown(proposals=tuple(await _beside(opened, found)))
-            session.show(shown, _table(shown, opened.now_ms()), as_json)
+            session.show(shown, proposal_figures.table(shown.proposals, opened.now_ms()), as_json)
 
     session.run(work())
 
@@ -190,7 +160,7 @@ def accept(
             done = _proposal(await opened.ask(subjects.ACCEPT_PROPOSAL, request, ProposalReply))
             revision = done.decided.tree_revision if done.decided else before.tree_revision
             (after,) = await _beside(opened, [done])
-            words = f"accepted: revision {revision} is in force\n{_figures(after)}"
+            words = f"accepted: revision {revision} is in force\n{proposal_figures.figures(after)}"
             if done.proposed.effective_from_ms is not None or done.proposed.effective_until_ms is not None:
                 change = await dated.find(opened, done.proposed.renews or done.proposed.proposal)
                 words = f"accepted: {dated.summary(change)}"
@@ -244,25 +214,8 @@ def add_to(app: typer.Typer) -> None:
 # ------------------------------------------------------------------------------------------------------------- asking the services
 
 
-async def _pages(opened: Session, query: ProposalsQuery, most: int) -> list[Proposal]:
-    found: list[Proposal] = []
-    before: int | None = None
-    while len(found) < most:
-        asked = ProposalsQuery(
-            proposal=query.proposal,
-            budget=query.budget,
-            author=query.author,
-            state=query.state,
-            to_decide=query.to_decide,
-            before=before,
-            limit=most - len(found),
-        )
-        page = await opened.ask(subjects.PROPOSALS, asked, ProposalsPage)
-        found += page.proposals
-        before = page.next_before
-        if before is None:
-            break
-    return found
+async def _newest(opened: Session, query: ProposalsQuery, most: int) -> tuple[Proposal, ...]:
+    return await newest(opened, subjects.PROPOSALS, query, ProposalsPage, lambda page: page.proposals, most)
 
 
 async def _find(opened: Session, ending: str) -> Proposal:
@@ -271,15 +224,11 @@ async def _find(opened: Session, ending: str) -> Proposal:
     Raises:
         CommandFailed: none or several do.
     """
-    letters = ending.lower()
-    if not (4 <= len(letters) <= 26 and letters.isascii() and letters.isalnum()):
-        raise CommandFailed(Exit.USAGE, f"{ending!r} is not a proposal's id, nor at least four of its last letters")
-    found = await _pages(opened, ProposalsQuery(proposal=letters), 2)
-    if not found:
-        raise CommandFailed(Exit.REFUSED, f"there is no proposal {ending!r}; `allmende budgets proposals --all` lists them")
-    if len(found) > 1:
-        raise CommandFailed(Exit.USAGE, f"several proposals end in {ending!r}: give more letters of the id")
-    return found[0]
+
+    async def two(letters: str) -> tuple[Proposal, ...]:
+        return await _newest(opened, ProposalsQuery(proposal=letters), 2)
+
+    return await ending_in(ending, two, thing="proposal", owner="proposal", listed_by="allmende budgets proposals --all")
 
 
 async def _beside(opened: Session, found: Sequence[Proposal]) -> list[Beside]:
@@ -312,133 +261,6 @@ def _proposal(reply: ProposalReply) -> Proposal:
     raise CommandFailed(
         Exit.STALE if stale else Exit.REFUSED, f"nothing was changed: {sentences}", faults[0].code if faults else ""
     )
-
-
-# ------------------------------------------------------------------------------------------------------------------- the figures
-
-
-def beside(proposal: Proposal, tree: WholeTree, standings: Sequence[UsageStanding]) -> Beside:
-    """A proposal with the figures of a tree. Pure."""
-    budgets = {row.budget: row for row in tree.budgets}
-    asked = proposal.proposed
-    row = budgets.get(asked.budget)
-    after = {**budgets, row.budget: replace(row, share_ppm=asked.share_ppm)} if row is not None else None
-    clusters = named_clusters(_counted(budgets, asked.parent))
-    children = (each for each in tree.budgets if each.parent == asked.parent and each.budget != asked.budget)
-    return Beside(
-        proposal=proposal,
-        tree_revision=tree.revision,
-        share_now_ppm=row.share_ppm if row is not None else None,
-        siblings=tuple(ChildShare(budget=each.budget, share_ppm=each.share_ppm) for each in children),
-        left_over_ppm=left_over(budgets, asked.parent),
-        left_over_after_ppm=None if after is None else left_over(after, asked.parent),
-        on_clusters=tuple(_left_on(cluster, budgets, after, asked.parent) for cluster in clusters),
-        standings=tuple(standings),
-    )
-
-
-def left_over(budgets: Mapping[str, Budget], parent: str, cluster: str | None = None) -> Ppm | None:
-    """What is not shared of a budget, or of the nearest one above that has a share; None where it is gone.
-
-    Those below an unset budget count where that one's parent is counted (contract §2). `cluster` None: where none has its own.
-    """
-    if parent not in budgets:
-        return None
-    return PPM_WHOLE - sum(share_on(row, cluster) or 0 for row in _counted(budgets, parent))
-
-
-def _left_on(cluster: str, budgets: Mapping[str, Budget], after: Mapping[str, Budget] | None, parent: str) -> LeftOn:
-    then = None if after is None else left_over(after, parent, cluster)
-    return LeftOn(cluster=cluster, left_over_ppm=left_over(budgets, parent, cluster), left_over_after_ppm=then)
-
-
-def _counted(budgets: Mapping[str, Budget], parent: str) -> list[Budget]:
-    if parent not in budgets:
-        return []
-    holder = _holder(budgets, parent)
-    return [row for row in budgets.values() if row.parent is not None and _holder(budgets, row.parent) == holder]
-
-
-def _holder(budgets: Mapping[str, Budget], name: str) -> str:
-    row = budgets[name]
-    while row.share_ppm is None and row.parent is not None:
-        row = budgets[row.parent]
-    return row.budget
-
-
-def _table(shown: Shown, now_ms: Ms) -> RenderableType:
-    columns = ("PROPOSAL", "BUDGET", "NOW#", "ASKED#", "OF", "LEFT#", "RATIO#", "UNTIL?", "BY", "WHEN?", "STATE", "TEXT~")
-    title = "shares asked for, newest first" if shown.proposals else "nobody asks for a share"
-    return render.table(title, columns, [_row(each, now_ms) for each in shown.proposals])
-
-
-def _row(each: Beside, now_ms: Ms) -> tuple[str, ...]:
-    asked, decided = each.proposal.proposed, each.proposal.decided
-    return (
-        render.short(asked.proposal),
-        asked.budget,
-        share(each.share_now_ppm),
-        format_share(asked.share_ppm),
-        asked.parent,
-        " ".join([_amount(each.left_over_ppm), *(f"{own.cluster}:{_amount(own.left_over_ppm)}" for own in each.on_clusters)]),
-        " ".join(_ratio(standing) for standing in each.standings) or "-",
-        _until(asked),
-        asked.author,
-        render.ago(asked.proposed_at_ms, now_ms),
-        decided.ending if decided else "open",
-        asked.text if decided is None or not decided.reason else f"{asked.text} | {decided.by}: {decided.reason}",
-    )
-
-
-def _until(asked: ShareProposed) -> str:
-    return "for good" if asked.effective_until_ms is None else instants.show(asked.effective_until_ms)
-
-
-def _in_full(each: Beside, now_ms: Ms) -> RenderableType:
-    asked, decided = each.proposal.proposed, each.proposal.decided
-    lines = [
-        f"{asked.proposal}: {asked.budget} should have {_asked(asked)} of {asked.parent}",
-        f"asked by {asked.author} {render.ago(asked.proposed_at_ms, now_ms)}: {asked.text}",
-    ]
-    if decided is not None:
-        lines.append(f"{decided.ending} by {decided.by} {render.ago(decided.decided_at_ms, now_ms)}: {decided.reason or '-'}")
-    return Group("\n".join(lines), _figures(each))
-
-
-def _figures(each: Beside) -> str:
-    asked = each.proposal.proposed
-    lines = [f"{asked.budget}: {share(each.share_now_ppm)} now, {format_share(asked.share_ppm)} asked"]
-    lines += [f"{child.budget}: {share(child.share_ppm)}" for child in each.siblings]
-    lines.append(f"left over: {_amount(each.left_over_ppm)}, with what is asked {_amount(each.left_over_after_ppm)}")
-    lines += [
-        f"left over on {own.cluster}: {_amount(own.left_over_ppm)}, with what is asked {_amount(own.left_over_after_ppm)}"
-        for own in each.on_clusters
-    ]
-    lines += [
-        f"{standing.cluster}, last seven days: {render.gpu_hours(standing.charged_gpu_ms + standing.held_gpu_ms)} GPU-h "
-        f"of {render.gpu_hours(standing.entitlement_gpu_ms)} owed, ratio {_ratio(standing)}"
-        for standing in each.standings
-    ]
-    return "\n".join(lines)
-
-
-def _ratio(standing: UsageStanding) -> str:
-    return render.ratio(standing.charged_gpu_ms + standing.held_gpu_ms, standing.entitlement_gpu_ms)
-
-
-def _asked(asked: ShareProposed) -> str:
-    """The share, and for how long: of what is asked for good the share alone."""
-    when = dated.dates(asked.effective_from_ms, asked.effective_until_ms)
-    what = f"{format_share(asked.share_ppm)} instead of {share(asked.share_before_ppm)}"
-    if asked.renews is not None:
-        what = f"the renewal of {render.short(asked.renews)} ({format_share(asked.share_ppm)})"
-    return what if when == "for good" else f"{what} {when}"
-
-
-def _amount(ppm: Ppm | None) -> str:
-    if ppm is None:
-        return "-"
-    return f"-{format_share(-ppm)}" if ppm < 0 else format_share(ppm)
 
 
 def _ppm(text: str) -> Ppm:
