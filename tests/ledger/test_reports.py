@@ -248,6 +248,10 @@ async def test_too_many_steps_are_refused(lab: Lab) -> None:
         with pytest.raises(Refusal) as refused:
             await usage_by(reports, "user", EDGE_MS, to_ms)
         assert refused.value.problem.code == code
+    with pytest.raises(Refusal, match=r"to_ms may be \d{4}-\d\d-\d\dT\d\d:\d\dZ, not \d{4}-\d\d-\d\dT\d\d:\d\d:00\.001Z"):
+        await usage_by(reports, "user", EDGE_MS, EDGE_MS + 1)
+    with pytest.raises(Refusal, match="step_ms may be 300000 ms, not 300001 ms"):
+        await usage_by(reports, "user", EDGE_MS + 1, EDGE_MS)
 
 
 STATEMENTS = [

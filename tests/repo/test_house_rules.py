@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 from tests.repo.tree import files, parsed, python_files, text
@@ -54,6 +55,17 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
     assert found == []
 
 
+def test_no_refusal_of_a_handler_speaks_in_epoch_milliseconds() -> None:
+    found = [
+        f"{path}:{node.lineno}: {ast.unparse(node)}"
+        for path in python_files()
+        if "handlers" in path.parts and "src" in path.parts
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.JoinedStr) and _bare_milliseconds(node)
+    ]
+    assert found == []
+
+
 def test_every_module_says_what_it_is() -> None:
     found = [str(path) for path in python_files() if not ast.get_docstring(parsed(path))]
     assert found == []
@@ -69,3 +81,22 @@ def _lines() -> Iterator[tuple[Path, int, str]]:
     for path in files():
         for number, line in enumerate(text(path).splitlines(), start=1):
             yield path, number, line
+
+
+def _bare_milliseconds(sentence: ast.JoinedStr) -> bool:
+    """Whether a sentence says an amount of milliseconds as a number without its unit: people read instants and durations."""
+    parts = [*sentence.values, ast.Constant("")]
+    return any(
+        isinstance(part, ast.FormattedValue)
+        and _names_milliseconds(part.value)
+        and not (isinstance(after, ast.Constant) and str(after.value).startswith(" ms"))
+        for part, after in pairwise(parts)
+    )
+
+
+def _names_milliseconds(value: ast.expr) -> bool:
+    """Whether an expression is made of milliseconds. What a call makes of them is its own."""
+    if isinstance(value, ast.BinOp):
+        return _names_milliseconds(value.left) or _names_milliseconds(value.right)
+    name = value.attr if isinstance(value, ast.Attribute) else value.id if isinstance(value, ast.Name) else ""
+    return name.lower().endswith("_ms") and not name.endswith("_gpu_ms")

@@ -11,7 +11,7 @@ from allmende.ledger.rules.corrections import Room, spread, uncharged
 from allmende.ledger.rules.standings import Window
 from allmende.proto.corrections import Correct, Correction, CorrectionsPage, CorrectionsQuery
 from allmende.proto.envelope import Refusal
-from allmende.proto.units import DAY_MS, Ms
+from allmende.proto.units import DAY_MS, Ms, format_instant
 
 # A reply must fit one message of 64 KiB. With a reason that is all escapes a correction has 6,700 bytes.
 CORRECTIONS_MAX = 9
@@ -106,10 +106,13 @@ def _check(request: Correct, now_ms: Ms) -> None:
         raise Refusal("same_account", f"{request.take_from} cannot give to itself: name two accounts")
     for name, value in (("from_ms", request.from_ms), ("to_ms", request.to_ms)):
         if value % BUCKET_MS:
-            raise Refusal("not_on_an_edge", f"amounts are kept in steps of 5 minutes: {name} may be {value - value % BUCKET_MS}")
+            may = format_instant(value - value % BUCKET_MS)
+            raise Refusal("not_on_an_edge", f"amounts are kept in steps of 5 minutes: {name} may be {may}")
     if request.from_ms >= request.to_ms:
-        raise Refusal("empty_span", f"the span ends at {request.to_ms}, not after its beginning {request.from_ms}")
+        begin, end = format_instant(request.from_ms), format_instant(request.to_ms)
+        raise Refusal("empty_span", f"the span ends at {end}, not after its beginning {begin}")
     if request.to_ms - request.from_ms > SPAN_MAX_MS:
         raise Refusal("span_too_long", "one correction reaches over at most 31 days: make several")
     if request.to_ms > now_ms:
-        raise Refusal("not_yet", f"only what is over can be put right: the span may end at {now_ms - now_ms % BUCKET_MS}")
+        latest = format_instant(now_ms - now_ms % BUCKET_MS)
+        raise Refusal("not_yet", f"only what is over can be put right: the span may end at {latest}")

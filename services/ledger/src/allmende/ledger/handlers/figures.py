@@ -17,7 +17,7 @@ from allmende.proto import figures
 from allmende.proto.envelope import Refusal
 from allmende.proto.impact import SERVED_PERCENT, total
 from allmende.proto.reports import UsageQuery
-from allmende.proto.units import HOUR_MS, LARGEST_AMOUNT, Ms
+from allmende.proto.units import HOUR_MS, LARGEST_AMOUNT, Ms, format_instant
 
 # A reply must fit one message of 64 KiB. With the longest names and numbers a row has 340 bytes.
 ROWS_MAX = 170
@@ -216,11 +216,13 @@ def measured(from_ms: Ms, to_ms: Ms, now_ms: Ms) -> Span:
     """
     for name, value in (("from_ms", from_ms), ("to_ms", to_ms)):
         if value % HOUR_MS:
-            sentence = f"demand is kept by full hours of UTC: {name} may be {value - value % HOUR_MS}, not {value}"
+            may, asked = format_instant(value - value % HOUR_MS), format_instant(value)
+            sentence = f"demand is kept by full hours of UTC: {name} may be {may}, not {asked}"
             raise Refusal("not_on_an_hour", sentence)
     span = Span(from_ms, min(to_ms, now_ms))
     if span.from_ms >= span.to_ms:
-        raise Refusal("empty_span", f"the span ends at {span.to_ms}, not after its beginning {from_ms}: let it begin earlier")
+        begin, end = format_instant(from_ms), format_instant(span.to_ms)
+        raise Refusal("empty_span", f"the span ends at {end}, not after its beginning {begin}: let it begin earlier")
     if span.hours > HOURS_MAX:
         raise Refusal("too_many_hours", f"{span.hours} hours are more than {HOURS_MAX} at once: ask for a shorter span")
     return span

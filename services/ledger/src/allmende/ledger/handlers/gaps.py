@@ -5,7 +5,7 @@ from allmende.chassis.ports import Clock
 from allmende.ledger.ports import Gaps
 from allmende.proto.envelope import Refusal
 from allmende.proto.gaps import GapMark, GapsPage, GapsQuery
-from allmende.proto.units import Ms
+from allmende.proto.units import Ms, format_instant
 
 # A reply must fit one message of 64 KiB. With the longest names and numbers a gap has 320 bytes.
 GAPS_MAX = 180
@@ -26,7 +26,8 @@ class GapAnswers:
             Refusal: `empty_span`.
         """
         if query.from_ms >= query.to_ms:
-            raise Refusal("empty_span", f"the span ends at {query.to_ms}, not after its beginning {query.from_ms}")
+            begin, end = format_instant(query.from_ms), format_instant(query.to_ms)
+            raise Refusal("empty_span", f"the span ends at {end}, not after its beginning {begin}")
         now_ms = self._clock.now_ms()
         async with self._db.reading() as connection:
             found = await self._store.page(connection, query, now_ms, self._silence_ms, GAPS_MAX + 1)

@@ -19,7 +19,7 @@ from allmende.proto.reports import (
     UsageQuery,
     UsageRow,
 )
-from allmende.proto.units import Ms
+from allmende.proto.units import Ms, format_instant
 
 # A reply must fit one message of 64 KiB. With the longest names and numbers a line has 320 bytes, a row 150, a part 180.
 LINES_MAX = 120
@@ -145,12 +145,15 @@ def _check_steps(query: UsageQuery | UsageByQuery) -> None:
     for name, value in (("from_ms", query.from_ms), ("to_ms", query.to_ms), ("step_ms", query.step_ms)):
         if value % BUCKET_MS:
             nearest = max(BUCKET_MS, value - value % BUCKET_MS)
-            raise Refusal("not_on_an_edge", f"usage is kept in steps of 5 minutes: {name} may be {nearest}, not {value}")
+            # A step is a length, and exact: a duration in words is rounded.
+            may, asked = (f"{at} ms" if name == "step_ms" else format_instant(at) for at in (nearest, value))
+            raise Refusal("not_on_an_edge", f"usage is kept in steps of 5 minutes: {name} may be {may}, not {asked}")
 
 
 def _check_span(from_ms: Ms, to_ms: Ms) -> None:
     if from_ms >= to_ms:
-        raise Refusal("empty_span", f"the span ends at {to_ms}, not after its beginning {from_ms}: let it end later")
+        begin, end = format_instant(from_ms), format_instant(to_ms)
+        raise Refusal("empty_span", f"the span ends at {end}, not after its beginning {begin}: let it end later")
 
 
 def _unknown_cluster(cluster: str) -> Refusal:

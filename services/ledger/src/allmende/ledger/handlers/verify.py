@@ -10,7 +10,7 @@ from allmende.ledger.rules.capacity import levels
 from allmende.ledger.rules.standings import Window
 from allmende.proto import reports
 from allmende.proto.envelope import Refusal
-from allmende.proto.units import DAY_MS, Ms
+from allmende.proto.units import DAY_MS, Ms, format_instant
 
 # A reply must fit one message of 64 KiB. With the longest names and numbers a difference has 600 bytes.
 DIFFERENCES_MAX = 90
@@ -33,18 +33,16 @@ class Verification:
         end_ms = last_ms if query.to_ms is None else min(query.to_ms, last_ms)
         for name, value in (("from_ms", query.from_ms), ("to_ms", query.to_ms)):
             if value is not None and value % BUCKET_MS:
-                raise Refusal(
-                    "not_on_an_edge", f"the books are verified by buckets of 5 minutes: {name} may be {value - value % BUCKET_MS}"
-                )
+                may = format_instant(value - value % BUCKET_MS)
+                raise Refusal("not_on_an_edge", f"the books are verified by buckets of 5 minutes: {name} may be {may}")
         async with self._db.reading() as connection:
             begin_ms = await self._store.begin_ms(connection, query.cluster)
             if begin_ms is None:
                 raise Refusal("unknown_cluster", f"nothing was ever heard of a cluster {query.cluster!r}")
             from_ms = max(query.from_ms, begin_ms - begin_ms % BUCKET_MS)
             if query.from_ms >= end_ms:
-                raise Refusal(
-                    "empty_span", f"the span ends at {end_ms}, not after its beginning {query.from_ms}: let it begin earlier"
-                )
+                begin, end = format_instant(query.from_ms), format_instant(end_ms)
+                raise Refusal("empty_span", f"the span ends at {end}, not after its beginning {begin}: let it begin earlier")
             steps = Steps(from_ms, BUCKET_MS, max(0, min(end_ms - from_ms, DAY_MS)) // BUCKET_MS)
             postings = await self._store.postings(connection, query.cluster, steps)
             found, known = await self._differences(connection, query.cluster, steps, now_ms)
