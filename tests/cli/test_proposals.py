@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from allmende.cli.commands import proposal_figures, proposals
 from allmende.cli.commands.tree import WholeTree
@@ -158,6 +159,23 @@ def test_what_is_left_over_on_a_cluster_is_shown_beside_the_rest() -> None:
     assert "40% c1:10% c2:60% c3:35%" in proposal_figures.row_of(seen, 0)
     plain = WholeTree(revision=3, author="ada", reason="", budgets=TREE)
     assert proposal_figures.beside(wish("x", "d", 0), plain, ()).on_clusters == ()
+
+
+@pytest.mark.parametrize(
+    ("from_ms", "until_ms", "shown"),
+    [
+        (None, None, ("at once", "for good")),
+        (1_766_563_200_000, None, ("2025-12-24T08:00Z", "for good")),
+        (None, 1_766_563_200_000, ("at once", "2025-12-24T08:00Z")),
+    ],
+)
+def test_the_table_says_from_when_and_until_when(from_ms: int | None, until_ms: int | None, shown: tuple[str, str]) -> None:
+    plain = wish("x", "d", 0)
+    dated = replace(plain, proposed=replace(plain.proposed, effective_from_ms=from_ms, effective_until_ms=until_ms))
+    seen = proposal_figures.beside(dated, WholeTree(revision=3, author="ada", reason="", budgets=TREE), ())
+    listing = proposal_figures.table([seen], 0)
+    cells = dict(zip(listing.columns, listing.rows[0], strict=True))
+    assert (cells["FROM?"], cells["UNTIL?"]) == shown
 
 
 async def test_a_silent_ledger_hides_no_proposal() -> None:

@@ -93,8 +93,8 @@ def _holder(budgets: Mapping[str, Budget], name: str) -> str:
     return row.budget
 
 
-def table(proposals: Sequence[Beside], now_ms: Ms) -> RenderableType:
-    columns = ("PROPOSAL", "BUDGET", "NOW#", "ASKED#", "OF", "LEFT#", "RATIO#", "UNTIL?", "BY", "WHEN?", "STATE", "TEXT~")
+def table(proposals: Sequence[Beside], now_ms: Ms) -> render.Listing:
+    columns = ("PROPOSAL", "BUDGET", "NOW#", "ASKED#", "OF", "LEFT#", "RATIO#", "FROM?", "UNTIL?", "BY", "WHEN?", "STATE", "TEXT~")
     title = "shares asked for, newest first" if proposals else "nobody asks for a share"
     return render.table(title, columns, [row_of(each, now_ms) for each in proposals])
 
@@ -109,12 +109,17 @@ def row_of(each: Beside, now_ms: Ms) -> tuple[str, ...]:
         asked.parent,
         " ".join([_amount(each.left_over_ppm), *(f"{own.cluster}:{_amount(own.left_over_ppm)}" for own in each.on_clusters)]),
         " ".join(_ratio(standing) for standing in each.standings) or "-",
+        _from(asked),
         _until(asked),
         asked.author,
         render.ago(asked.proposed_at_ms, now_ms),
         decided.ending if decided else "open",
         asked.text if decided is None or not decided.reason else f"{asked.text} | {decided.by}: {decided.reason}",
     )
+
+
+def _from(asked: ShareProposed) -> str:
+    return "at once" if asked.effective_from_ms is None else instants.show(asked.effective_from_ms)
 
 
 def _until(asked: ShareProposed) -> str:
