@@ -241,6 +241,25 @@ def test_a_node_is_drained_and_takes_work_again(terminal: Terminal) -> None:
     assert terminal.type("nodes", "drain-plan").out == "no node of c1 is cordoned\n"
 
 
+def test_a_node_is_declared_lost_and_is_back_once_its_agent_has_reported_it(terminal: Terminal) -> None:
+    busy = [each["node"] for each in terminal.type("nodes", "--json").json["nodes"] if each["held_gpus"]]
+    free = next(each["node"] for each in terminal.type("nodes", "--json").json["nodes"] if each["node"] not in busy)
+    refused = terminal.type("nodes", "declare-lost", free, "--reason", "no power", user="bob")
+    assert (refused.code, refused.out) == (1, "")
+    speaks = terminal.type("nodes", "declare-lost", free, "--reason", "no power")
+    assert (speaks.code, "sign of life" in speaks.err, "--force" in speaks.err) == (1, True, True)
+    unknown = terminal.type("nodes", "declare-lost", "no-such-node", "--reason", "no power")
+    assert (unknown.code, "never reported no-such-node" in unknown.err) == (1, True)
+    lost = terminal.type("nodes", "declare-lost", free, "--reason", "no power", "--force", "--json")
+    assert (lost.code, lost.json["status"], lost.json["attempts"]) == (0, "declared", [])
+
+    def is_back() -> bool:
+        found = [each for each in terminal.type("nodes", "--json").json["nodes"] if each["node"] == free]
+        return found[0]["healthy_gpus"] == found[0]["installed_gpus"]
+
+    terminal.wait_for(is_back, "its agent has reported it again")
+
+
 def test_a_policy_holds_at_once_and_a_waiting_job_is_held_changed_and_released(terminal: Terminal) -> None:
     assert terminal.type("policy", "show", "--cluster", "c1").out.splitlines()[0].startswith("# c1: nobody has set a policy")
     refused = terminal.type("policy", "set", "--cluster", "c1", "paused=true", "--reason", "mine", user="bob")

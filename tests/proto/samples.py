@@ -20,6 +20,7 @@ from allmende.proto.demand import Asked
 from allmende.proto.envelope import Envelope
 from allmende.proto.ids import make_id
 from allmende.proto.ledger import BudgetUsage, ConfirmedCounter, UsageConfirmed, UsageStanding
+from allmende.proto.lost import LostAttempt, NodeDeclaredLost
 from allmende.proto.message import Message, MessageRefused, Problem
 from allmende.proto.notices import BudgetNotice
 from allmende.proto.policy import DebugLane, Policy, PolicyChanged
@@ -276,6 +277,19 @@ ADMISSION: tuple[Message, ...] = (
         avoid_nodes=("gpu-007",),
     ),
     NodeClosed(cluster="c1", node="c1-n001", revision=7, newest_grant_seq=42),
+    NodeDeclaredLost(
+        cluster="c1",
+        node="c1-n001",
+        by="olga",
+        reason="the rack has no power",
+        declared_at_ms=T0 + HOUR_MS,
+        last_seen_ms=T0 + MINUTE_MS,
+        reported_at_ms=T0,
+        reported_seq=7,
+        installed_gpus=8,
+        gpu_model="h100",
+        attempts=(LostAttempt(attempt=ATTEMPT, job=JOB, ended_at_ms=T0 + MINUTE_MS),),
+    ),
     ClaimWithdrawn(cluster="c1", claim=CLAIM, job=JOB, reason="timed_out"),
     PolicyChanged(
         cluster="c1",

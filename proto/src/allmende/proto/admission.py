@@ -386,6 +386,9 @@ class NodeView(Struct, frozen=True, kw_only=True):
     cordoned_from_ms: Instant | None = None
     """From then on, which may lie ahead, it takes nothing new; unset: it is not cordoned."""
     cordon_reason: Text = ""
+    lost_at_ms: Instant | None = None
+    """An operator has declared it lost then, and no agent has reported it since."""
+    lost_reason: Text = ""
 
 
 class NodesPage(Struct, frozen=True, kw_only=True):

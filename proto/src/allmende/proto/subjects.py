@@ -20,6 +20,7 @@ from allmende.proto import (
     figures,
     gaps,
     ledger,
+    lost,
     notices,
     payload,
     policy,
@@ -130,6 +131,9 @@ SUBJECTS: tuple[Subject, ...] = (
     _row(admission.ClaimRaised, "admission", "cluster claim", "DECISIONS", ("admission",), ("preemptor", *WATCHERS)),
     _row(admission.ClaimWithdrawn, "admission", "cluster claim", "DECISIONS", ("admission",), ("preemptor", *WATCHERS)),
     _row(admission.NodeClosed, "admission", "cluster node", "DECISIONS", ("admission",), ("preemptor", *WATCHERS)),
+    _row(
+        lost.NodeDeclaredLost, "admission", "cluster node", "DECISIONS", ("admission",), ("agent", "ledger", "preemptor", *WATCHERS)
+    ),
     _row(policy.PolicyChanged, "admission", "cluster", "DECISIONS", ("admission",), ("preemptor", *WATCHERS)),
     # Preemptor.
     _row(preemptor.ClaimAnswered, "preemptor", "cluster claim", "DECISIONS", ("preemptor",), ("admission", *WATCHERS)),
@@ -284,6 +288,9 @@ SET_POLICY = Request(
     service="admission", verb="set_policy", request=policy.SetPolicy, reply=policy.PolicySet, asks=("operator",), changes=True
 )
 CHANGE = Request(service="admission", verb="change", request=commands.ChangeJob, reply=commands.Changed, asks=PEOPLE, changes=True)
+DECLARE_LOST = Request(
+    service="admission", verb="declare_lost", request=lost.DeclareLost, reply=lost.DeclaredLost, asks=("operator",), changes=True
+)
 PAYLOAD = Request(service="admission", verb="payload", request=payload.PayloadQuery, reply=payload.PayloadReply, asks=("agent",))
 CORDON = Request(
     service="preemptor", verb="cordon", request=preemptor.CordonNodes, reply=preemptor.DrainPage, asks=("operator",), changes=True
@@ -346,6 +353,7 @@ REQUESTS: tuple[Request, ...] = (
     POLICY,
     POLICY_HISTORY,
     SET_POLICY,
+    DECLARE_LOST,
     PAYLOAD,
     CORDON,
     UNCORDON,

@@ -87,6 +87,7 @@ async def run(chassis: Chassis, settings: Settings) -> None:
         endpoint(subjects.POLICY, queries.policy),
         endpoint(subjects.POLICY_HISTORY, queries.policy_history),
         endpoint(subjects.SET_POLICY, commands.set_policy),
+        endpoint(subjects.DECLARE_LOST, commands.declare_lost),
         endpoint(subjects.CANCEL, commands.cancel),
         endpoint(subjects.CHANGE, commands.change),
     ]

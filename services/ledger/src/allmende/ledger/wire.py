@@ -19,6 +19,7 @@ from allmende.ledger.model import (
     Started,
 )
 from allmende.ledger.rules.activity import Activity, CounterKey
+from allmende.ledger.rules.attempts import DECLARED_LOST
 from allmende.ledger.rules.books import Books
 from allmende.ledger.rules.demand import JobEnd, Said, Want, Word
 from allmende.ledger.rules.tree import Revision
@@ -27,6 +28,7 @@ from allmende.proto.admission import AttemptProtected, JobChanged, JobEnded, Job
 from allmende.proto.agent import AttemptEnded, AttemptStarted, Counter, NodeReported
 from allmende.proto.budget import RevisionComplete
 from allmende.proto.demand import Asked
+from allmende.proto.lost import NodeDeclaredLost
 from allmende.proto.message import MessageRefused, Problem
 from allmende.proto.subjects import publisher_of
 from allmende.proto.units import Ms
@@ -93,6 +95,16 @@ def _want(asked: Asked | None) -> Want | None:
 def step(body: NodeReported) -> NodeStep:
     """A node's report."""
     return NodeStep(body.cluster, body.node, body.at_ms, body.seq, body.installed_gpus, body.healthy_gpus, body.gpu_model)
+
+
+def dead_step(body: NodeDeclaredLost) -> NodeStep:
+    """A node that was declared lost has no healthy GPU from its last sign of life on, even where that was its last report."""
+    return NodeStep(body.cluster, body.node, body.last_seen_ms, body.reported_seq + 1, body.installed_gpus, 0, body.gpu_model)
+
+
+def declared_ends(event: str, body: NodeDeclaredLost) -> list[Ended]:
+    """The ends of the attempts that were declared lost with a node."""
+    return [Ended(event, body.cluster, each.attempt, each.ended_at_ms, DECLARED_LOST) for each in body.attempts]
 
 
 def revision(body: RevisionComplete) -> Revision:

@@ -322,6 +322,8 @@ class Heard:
         self.ended_claims: set[tuple[str, str]] = set()
         self.clusters: set[str] = set()
         self.modes: dict[str, Mode] = {}
+        self.lost_nodes: dict[tuple[str, str], tuple[Ms, int]] = {}
+        self.lost: set[tuple[str, str]] = set()
 
     @property
     def tree(self) -> bool:

@@ -72,6 +72,19 @@ WHERE held.cluster = come.cluster AND held.attempt = come.attempt AND held.node 
 INSERT INTO attempt (cluster, attempt, ended_at_ms) SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[])
 ON CONFLICT (cluster, attempt) DO UPDATE SET ended_at_ms = excluded.ended_at_ms WHERE attempt.ended_at_ms IS NULL;
 
+-- name: lose_attempts
+-- Declared lost: nobody's victim, and room to come for nobody, until the agent says that nothing of it runs.
+WITH come AS (
+    SELECT * FROM unnest($1::text[], $2::text[]) AS come (cluster, attempt)
+), no_timer AS (
+    DELETE FROM timer USING come WHERE timer.cluster = come.cluster AND timer.attempt = come.attempt
+), no_departure AS (
+    DELETE FROM departure USING come WHERE departure.cluster = come.cluster AND departure.attempt = come.attempt
+)
+INSERT INTO attempt (cluster, attempt, leaving_plan, overdue) SELECT cluster, attempt, 'declared lost', true FROM come
+ON CONFLICT (cluster, attempt) DO UPDATE SET leaving_plan = coalesce(attempt.leaving_plan, excluded.leaving_plan), overdue = true
+WHERE attempt.ended_at_ms IS NULL;
+
 -- name: forget_ended
 WITH gone AS (
     SELECT * FROM unnest($1::text[], $2::text[]) AS gone (cluster, attempt)
@@ -106,6 +119,14 @@ FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::int[], $6::t
 ON CONFLICT (cluster, node) DO UPDATE SET at_ms = excluded.at_ms, seq = excluded.seq, healthy_gpus = excluded.healthy_gpus,
     gpu_model = excluded.gpu_model, cordon = excluded.cordon, heard_at = greatest(node.heard_at, excluded.heard_at)
 WHERE (node.at_ms, node.seq) < (excluded.at_ms, excluded.seq);
+
+-- name: lose_nodes
+-- The last report that admission had heard: a later one brings the node back, whichever comes first.
+INSERT INTO node (cluster, node, at_ms, seq, healthy_gpus, heard_at)
+SELECT cluster, node, at_ms, seq, 0, 'epoch' FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[])
+    AS come (cluster, node, at_ms, seq)
+ON CONFLICT (cluster, node) DO UPDATE SET at_ms = excluded.at_ms, seq = excluded.seq, healthy_gpus = 0
+WHERE (node.at_ms, node.seq) <= (excluded.at_ms, excluded.seq);
 
 -- name: hear_nodes
 -- Ticks are many: a sign of life is written only when the last one is a few seconds old.

@@ -72,6 +72,7 @@ class Store:
         if heard.grants:
             await self._connection.execute(_SQL["advance_grants"], sorted({row.cluster for row in heard.grants.values()}))
         await self._write("free_gpus", [(*key, gpus) for key, gpus in heard.freed.items()])
+        await self._write("lose_attempts", sorted(heard.lost))
         if heard.ended:
             await self._write("end_attempts", [(*key, now_ms) for key in sorted(heard.ended)])
             await self._write("forget_ended", sorted(heard.ended))
@@ -88,6 +89,7 @@ class Store:
         # Liveness is real time: the age of a sign of life on a scaled clock is that much younger.
         rows = [(*row[:-1], max(0, now_ms - row.sent_at_ms) // rate) for row in heard.nodes.values()]
         await self._write("report_nodes", rows)
+        await self._write("lose_nodes", [(*key, *last) for key, last in heard.lost_nodes.items()])
         await self._write("hear_nodes", [(*key, max(0, now_ms - sent) // rate) for key, sent in heard.signs.items()])
         await self._write("close_nodes", [(*key, *closed) for key, closed in heard.closed.items()])
         if rows:

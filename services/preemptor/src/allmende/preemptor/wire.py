@@ -32,7 +32,7 @@ from allmende.preemptor.model import (
     Word,
 )
 from allmende.preemptor.rules import draining
-from allmende.proto import admission, agent, budget, ledger, policy, preemptor
+from allmende.proto import admission, agent, budget, ledger, lost, policy, preemptor
 from allmende.proto.envelope import MAX_MESSAGE_BYTES, Envelope
 from allmende.proto.message import Message
 from allmende.proto.order import Comparison
@@ -73,6 +73,10 @@ def hear(messages: Iterable[tuple[Envelope[Message], int]]) -> Heard:
             case admission.NodeClosed():
                 closed = Closed(body.revision, body.newest_grant_seq)
                 heard.closed[body.cluster, body.node] = max(closed, heard.closed.get((body.cluster, body.node), closed))
+            case lost.NodeDeclaredLost():
+                last = (body.reported_at_ms, body.reported_seq)
+                heard.lost_nodes[body.cluster, body.node] = max(last, heard.lost_nodes.get((body.cluster, body.node), last))
+                heard.lost |= {(body.cluster, each.attempt) for each in body.attempts}
             case admission.ClaimRaised():
                 _claim(heard, body, stream_seq, envelope.id)
             case admission.ClaimWithdrawn():

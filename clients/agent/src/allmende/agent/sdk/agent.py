@@ -20,6 +20,7 @@ from allmende.proto.admission import AttemptStopOrdered, JobGranted
 from allmende.proto.agent import AttemptStarted
 from allmende.proto.envelope import Envelope, Refusal, decode
 from allmende.proto.ledger import UsageConfirmed
+from allmende.proto.lost import NodeDeclaredLost
 from allmende.proto.message import Message, MessageRefused
 from allmende.proto.payload import PayloadQuery
 from allmende.proto.preemptor import EvictionOrdered
@@ -85,6 +86,7 @@ class Agent:
         self._orders: Subscription | None = None
         # Grants that are not answered yet, by attempt. Acknowledged only then: killed before, the next agent gets them again.
         self._unanswered: dict[str, Delivery] = {}
+        self._fencing: dict[str, Delivery] = {}
         self._adopted: list[Running] = []
         self._journal = journal
         if journal is not None:
@@ -108,13 +110,19 @@ class Agent:
         """Report what runs and the nodes, then take orders until cancelled."""
         async with asyncio.TaskGroup() as group:
             self._group = group
+            # What was declared lost while nobody was here is killed before anything is said of it, or of its node.
+            early = await self._missed() if self._adopted else []
+            words = [each for each in early if isinstance(_body_of(each), NodeDeclaredLost)]
+            fenced = {each.attempt for word in words for each in _body_of(word).attempts}  # type: ignore[union-attr]
             # Before the backend may say that one of them has ended.
             for running in self._adopted:
-                self._do(self._attempts.adopted(running, self._clock.now_ms()))
-            group.create_task(self._publisher.run())
+                self._do(self._attempts.adopted(running, self._clock.now_ms(), running.launch.attempt in fenced))
             group.create_task(self._backend.run(self))
+            self._take(words)
+            group.create_task(self._publisher.run())
             for state in await self._backend.nodes():
                 self.node_changed(state, self._clock.now_ms())
+            self._take([each for each in early if each not in words])
             group.create_task(self._take_orders())
             group.create_task(self._tick())
             group.create_task(self._resend())
@@ -151,22 +159,43 @@ class Agent:
 
     # ----------------------------------------------------------------------------------------------------------------- orders
 
-    async def _take_orders(self) -> None:
-        consumer = consumer_of_agent(self._cluster)
-        self._orders = self._bus.subscribe(consumer.stream, consumer.durable)
+    def _listening(self) -> Subscription:
+        if self._orders is None:
+            consumer = consumer_of_agent(self._cluster)
+            self._orders = self._bus.subscribe(consumer.stream, consumer.durable)
+        return self._orders
+
+    async def _missed(self) -> list[Delivery]:
+        """All orders that wait, as far as the bus is there to give them."""
+        found: list[Delivery] = []
         while True:
             try:
-                deliveries = await self._orders.pull(PULL_MOST, PULL_WAIT_S)
+                come = await self._listening().pull(PULL_MOST, PAUSE_S)
+            except Transient as error:
+                _log.warning("orders that waited cannot be read yet", why=str(error))
+                await asyncio.sleep(PAUSE_S)
+                continue
+            if not come:
+                return found
+            found += come
+
+    async def _take_orders(self) -> None:
+        while True:
+            try:
+                deliveries = await self._listening().pull(PULL_MOST, PULL_WAIT_S)
             except Transient as error:
                 _log.warning("no orders come", why=str(error))
                 await asyncio.sleep(PAUSE_S)
                 continue
-            done = [delivery for delivery in deliveries if self._hear(delivery)]
-            if done:
-                self._spawn(self._orders.ack(done))
+            self._take(deliveries)
+
+    def _take(self, deliveries: Iterable[Delivery]) -> None:
+        done = [delivery for delivery in deliveries if self._hear(delivery)]
+        if done:
+            self._spawn(self._listening().ack(done))
 
     def _hear(self, delivery: Delivery) -> bool:
-        """Obey an order; False for a grant that is acknowledged when it is answered."""
+        """Obey an order; False for one that is acknowledged later: a grant when it is answered, a fence when all is dead."""
         try:
             envelope = decode(delivery.data)
             check(delivery.subject, envelope)
@@ -178,12 +207,17 @@ class Agent:
         if isinstance(envelope.body, JobGranted) and self._attempts.is_starting(envelope.body.attempt):
             self._unanswered[envelope.body.attempt] = delivery
             return False
+        if isinstance(envelope.body, NodeDeclaredLost) and self._attempts.is_fenced(envelope.body.node):
+            self._fencing[envelope.body.node] = delivery
+            return False
         return True
 
     def _answered(self, attempt: str) -> None:
         delivery = self._unanswered.pop(attempt, None)
         if delivery is not None and self._orders is not None and self._group is not None:
             self._spawn(self._orders.ack([delivery]))
+        for node in [node for node in self._fencing if not self._attempts.is_fenced(node)]:
+            self._spawn(self._listening().ack([self._fencing.pop(node)]))
 
     def _obey(self, envelope: Envelope[Message]) -> None:
         now_ms = self._clock.now_ms()
@@ -198,6 +232,8 @@ class Agent:
             case AttemptStopOrdered():
                 self._origins[body.attempt] = _Origin(envelope.id, envelope.trace)
                 self._do(self._attempts.stopped(body, now_ms), body.attempt)
+            case NodeDeclaredLost():
+                self._do(self._attempts.declared_lost(body, now_ms))
             case UsageConfirmed():
                 self._attempts.confirmed(body.attempts)
                 if self._journal is not None:
@@ -301,3 +337,10 @@ class Agent:
                 if ending.body.attempt in before:
                     self._do(say_again(ending), ending.body.attempt)
             before = {ending.body.attempt for ending in endings}
+
+
+def _body_of(delivery: Delivery) -> Message | None:
+    try:
+        return decode(delivery.data).body
+    except Refusal:
+        return None

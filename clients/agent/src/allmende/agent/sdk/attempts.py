@@ -8,9 +8,10 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
-from allmende.agent.sdk.backend import Cause, Exit, Launch, NodeState, ReplicaPlace, Running, Vitals
+from allmende.agent.sdk.backend import Cause, Exit, Launch, NodeState, Running, Vitals
 from allmende.agent.sdk.counters import COUNTERS_A_MESSAGE, counters_of, tick_messages
 from allmende.agent.sdk.devices import Devices
+from allmende.agent.sdk.opened import Opened
 from allmende.proto.admission import AttemptStopOrdered, JobGranted
 from allmende.proto.agent import (
     AttemptEnded,
@@ -22,9 +23,10 @@ from allmende.proto.agent import (
     Outcome,
     UsageTick,
 )
+from allmende.proto.lost import NodeDeclaredLost
 from allmende.proto.message import Message
 from allmende.proto.preemptor import EvictionOrdered
-from allmende.proto.units import GpuMs, Ms
+from allmende.proto.units import Ms
 from allmende.proto.user import Payload
 
 # A grant is delivered again minutes later at most. 200,000 ends are more than an hour at 40 a second, and 26 bytes each.
@@ -80,42 +82,6 @@ class Wake(NamedTuple):
 
 
 Action: TypeAlias = Say | Keep | Fetch | Start | Signal | Wake
-Phase = Literal["fetching", "starting", "running"]
-
-
-class _Attempt:
-    """One attempt that has not ended."""
-
-    __slots__ = (
-        "busy_gpu_ms",
-        "cause",
-        "epoch",
-        "exit",
-        "grace_ms",
-        "grant",
-        "held_ms",
-        "kill_at_ms",
-        "phase",
-        "places",
-        "plan",
-        "seq",
-        "started_at_ms",
-    )
-
-    def __init__(self, grant: JobGranted | Launch, places: tuple[ReplicaPlace, ...], epoch: int) -> None:
-        self.grant = grant
-        self.places = places
-        self.epoch = epoch
-        self.phase: Phase = "fetching"
-        self.started_at_ms: Ms = 0
-        self.seq = 0
-        self.held_ms: Ms = 0
-        self.busy_gpu_ms: GpuMs | None = None
-        self.cause: Cause | None = None
-        self.plan: str | None = None
-        self.grace_ms: Ms = 0
-        self.kill_at_ms: Ms | None = None
-        self.exit: Exit | None = None
 
 
 def lost_with_agent(cluster: str, attempt: str, job: str, ended_at_ms: Ms, detail: str) -> Ending:
@@ -152,9 +118,11 @@ class Attempts:
         # Numbers of node reports go on where an earlier agent's ended, as epochs do.
         self._node_seq = epoch
         self._devices = Devices()
-        self._open: dict[str, _Attempt] = {}
+        self._open: dict[str, Opened] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._unconfirmed: dict[str, Ending] = {}
+        # Nodes that were declared lost, with what is still to be killed: nothing is said of such a node until that is done.
+        self._fences: dict[str, frozenset[str]] = {}
 
     @property
     def open(self) -> tuple[str, ...]:
@@ -165,6 +133,10 @@ class Attempts:
         """True from its grant until it runs, or is said never to have started."""
         at = self._open.get(attempt)
         return at is not None and at.phase != "running"
+
+    def is_fenced(self, node: str) -> bool:
+        """True from the word that the node is lost until everything that was declared lost with it is dead."""
+        return node in self._fences
 
     @property
     def unconfirmed(self) -> tuple[Ending, ...]:
@@ -177,7 +149,7 @@ class Attempts:
         """A node is new or changed since `at_ms`. What was about to start on a node that is down never starts."""
         if not self._devices.report(state):
             return []
-        actions: list[Action] = [self._report(state, at_ms)]
+        actions: list[Action] = [] if self.is_fenced(state.node) else [self._report(state, at_ms)]
         if not state.healthy_gpus:
             for attempt in [each for each in self._open.values() if each.phase == "fetching"]:
                 if any(place.node == state.node for place in attempt.places):
@@ -212,7 +184,7 @@ class Attempts:
         places = self._devices.take(grant.placement, grant.gpus_per_replica)
         if isinstance(places, str):
             return self._refuse(grant.attempt, grant.job, now_ms, places)
-        self._open[grant.attempt] = _Attempt(grant, places, self._epoch)
+        self._open[grant.attempt] = Opened(grant, places, self._epoch)
         return [Fetch(grant.attempt)]
 
     def payload(self, attempt: str, payload: Payload) -> list[Action]:
@@ -251,6 +223,39 @@ class Attempts:
         """
         return self._ordered_to_end(order.attempt, order.job, Cause("stop", order.reason, order.grace_ms), now_ms)
 
+    def declared_lost(self, word: NodeDeclaredLost, now_ms: Ms) -> list[Action]:
+        """An operator took the node for dead: SIGKILL to all that was declared lost, and the node is reported anew after that.
+
+        What this agent does not run is said to have ended, because its GPUs are free on the agent's word alone.
+        """
+        actions: list[Action] = []
+        self._fences[word.node] = frozenset(each.attempt for each in word.attempts)
+        for each in word.attempts:
+            at = self._open.get(each.attempt)
+            if at is not None:
+                actions += self._kill_lost(at, now_ms)
+            elif each.attempt not in self._ended:
+                detail = f"declared lost with node {word.node}; this agent runs no such attempt"
+                actions += self._end_without_counters(each.attempt, each.job, now_ms, "node_lost", detail)
+        return actions + self._report_anew(now_ms)
+
+    def _kill_lost(self, at: Opened, now_ms: Ms) -> list[Action]:
+        at.fenced = True
+        if at.phase == "fetching":
+            self._forget(at)
+            detail = "declared lost before it started"
+            return self._end_without_counters(at.grant.attempt, at.grant.job, now_ms, "node_lost", detail)
+        at.cause = at.cause or Cause("stop", "declared_lost")
+        at.grace_ms = 0
+        return [Signal(at.grant.attempt, "KILL", at.cause)] if at.phase == "running" else []
+
+    def _report_anew(self, at_ms: Ms) -> list[Action]:
+        """The nodes on which nothing is left to kill, as they are now: only that makes them capacity again."""
+        done = [node for node, names in self._fences.items() if not names & self._open.keys()]
+        for node in done:
+            del self._fences[node]
+        return [self._report(state, at_ms) for state in self._devices.nodes if state.node in done]
+
     def _ordered_to_end(self, attempt: str, job: str, cause: Cause, now_ms: Ms) -> list[Action]:
         if attempt in self._ended:
             return []
@@ -268,7 +273,7 @@ class Attempts:
         at.grace_ms = min(at.grace_ms, cause.grace_ms) if not first else cause.grace_ms
         return self._terminate(at, now_ms, first) if at.phase == "running" else []
 
-    def _terminate(self, at: _Attempt, now_ms: Ms, first: bool) -> list[Action]:
+    def _terminate(self, at: Opened, now_ms: Ms, first: bool) -> list[Action]:
         assert at.cause is not None
         kill_at_ms = now_ms + at.grace_ms
         if at.kill_at_ms is not None and at.kill_at_ms <= kill_at_ms:
@@ -309,22 +314,23 @@ class Attempts:
             return []
         return self._end(at, left)
 
-    def adopted(self, running: Running, now_ms: Ms) -> list[Action]:
+    def adopted(self, running: Running, now_ms: Ms, fenced: bool = False) -> list[Action]:
         """An attempt that an earlier agent started runs on: its counters go on, and an order that it was given still stands.
 
-        `attempt.started` is said again: that agent may have been killed before it did.
+        `attempt.started` is said again: that agent may have been killed before it did. `fenced`: it was declared lost, and nothing
+        is said of it before it is dead.
         """
         launch = running.launch
         if launch.attempt in self._open or launch.attempt in self._ended:
             return []
-        at = self._open[launch.attempt] = _Attempt(launch, launch.places, launch.epoch)
+        at = self._open[launch.attempt] = Opened(launch, launch.places, launch.epoch)
         self._devices.hold(launch.places)
         at.phase = "running"
         at.started_at_ms = running.started_at_ms
         # At most one tick a millisecond: the numbers go on above all that were given.
         at.seq = at.held_ms = max(0, running.held_ms)
         body = AttemptStarted(cluster=self._cluster, attempt=launch.attempt, job=launch.job, started_at_ms=running.started_at_ms)
-        actions: list[Action] = [Say(body, running.started_at_ms)]
+        actions: list[Action] = [] if fenced else [Say(body, running.started_at_ms)]
         if running.cause is not None:
             at.cause, at.grace_ms = running.cause, running.cause.grace_ms
             at.plan = running.cause.name if running.cause.kind == "eviction" else None
@@ -358,7 +364,7 @@ class Attempts:
         """The counters of everything that runs, node by node, at one instant. Every node says at least that it lives."""
         nodes: dict[str, list[Counter]] = defaultdict(list)
         for attempt, at in self._open.items():
-            if at.phase == "running" and attempt in vitals:
+            if at.phase == "running" and attempt in vitals and not at.fenced:
                 measured_ms = vitals[attempt].held_ms
                 held_ms = at_ms - at.started_at_ms if measured_ms is None else measured_ms
                 if held_ms < 0:
@@ -368,14 +374,14 @@ class Attempts:
                     nodes[place.node].append(counter)
         actions: list[Action] = []
         for state in self._devices.nodes:
-            if state.healthy_gpus or state.node in nodes:
+            if not self.is_fenced(state.node) and (state.healthy_gpus or state.node in nodes):
                 messages = tuple(tick_messages(self._cluster, state.node, at_ms, nodes.get(state.node, ())))
                 actions += [Say(tick, at_ms, f"{state.node}/{number}") for number, tick in enumerate(messages)]
         return actions
 
     # ------------------------------------------------------------------------------------------------------------------- ends
 
-    def _count(self, at: _Attempt, vitals: Vitals) -> tuple[Counter, ...]:
+    def _count(self, at: Opened, vitals: Vitals) -> tuple[Counter, ...]:
         at.seq += 1
         at.busy_gpu_ms = vitals.busy_gpu_ms
         return counters_of(
@@ -389,7 +395,7 @@ class Attempts:
             vitals=vitals,
         )
 
-    def _end(self, at: _Attempt, left: Exit) -> list[Action]:
+    def _end(self, at: Opened, left: Exit) -> list[Action]:
         # Never below what a tick has counted: a backend that notices an end late has held the GPUs until then.
         held_ms = left.ended_at_ms - at.started_at_ms if left.held_ms is None else left.held_ms
         at.held_ms = max(at.held_ms, held_ms)
@@ -425,13 +431,14 @@ class Attempts:
         )
         self._forget(at)
         ending = self._unconfirmed[body.attempt] = Ending(body, ticks)
-        return [Keep(ending), *(Say(tick, ended_at_ms) for tick in ticks), Say(body, ended_at_ms), Say(gpus, ended_at_ms)]
+        ends = [Say(tick, ended_at_ms) for tick in ticks]
+        return [Keep(ending), *ends, Say(body, ended_at_ms), Say(gpus, ended_at_ms), *self._report_anew(ended_at_ms)]
 
-    def _never_started(self, at: _Attempt, now_ms: Ms, detail: str) -> list[Action]:
+    def _never_started(self, at: Opened, now_ms: Ms, detail: str) -> list[Action]:
         self._forget(at)
         return self._refuse(at.grant.attempt, at.grant.job, now_ms, detail, at.plan)
 
-    def _forget(self, at: _Attempt) -> None:
+    def _forget(self, at: Opened) -> None:
         del self._open[at.grant.attempt]
         self._devices.give_back(at.places)
         self._remember(at.grant.attempt)
@@ -461,10 +468,12 @@ class Attempts:
             self._ended.popitem(last=False)
 
 
-def _outcome(at: _Attempt, left: Exit) -> Outcome:
+def _outcome(at: Opened, left: Exit) -> Outcome:
     """What an exit means. Only what our signal ended was evicted or stopped: a job that finishes within its grace has finished."""
     if left.how != "signalled":
         return left.how
+    if at.fenced:
+        return "node_lost"
     if at.cause is None:
         # Someone else's signal, such as the node's out-of-memory killer: the job's own failure as far as anyone can tell.
         return "failed"

@@ -15,6 +15,7 @@ from allmende.cli.commands.paging import pages
 from allmende.cli.session import JsonOption, LabOption, Session, WatchOption
 from allmende.proto import subjects
 from allmende.proto.admission import NodesPage, NodesQuery, NodeView
+from allmende.proto.lost import DeclaredLost, DeclareLost
 from allmende.proto.preemptor import CordonNodes, DrainPage, DrainQuery, NodeDrain, UncordonNodes
 from allmende.proto.units import Ms
 
@@ -101,6 +102,34 @@ def uncordon(
                 for name in names
             ]
             session.show(page, "\n".join(lines), as_json)
+
+    session.run(work())
+
+
+@app.command("declare-lost")
+def declare_lost(
+    name: Annotated[str, typer.Argument(metavar="NODE", help="The node by name.", show_default=False)],
+    reason: ReasonOption,
+    cluster: ClusterOption = None,
+    force: Annotated[bool, typer.Option(help="Also a node that gives signs of life.")] = False,
+    lab: LabOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Declare a silent node dead: its attempts end at its last sign of life, and their jobs wait again."""
+
+    async def work() -> None:
+        async with session.opened(lab) as opened:
+            request = DeclareLost(cluster=opened.one_cluster(cluster), node=name, reason=reason, force=force)
+            done = await opened.ask(subjects.DECLARE_LOST, request, DeclaredLost)
+            if done.status == "already_lost":
+                text = f"{name} was declared lost before, and has not been reported since"
+            else:
+                ended = render.count(len(done.attempts), "attempt")
+                seen = instants.show(done.last_seen_ms)
+                text = (
+                    f"{name} is lost: {ended} ended at its last sign of life, {seen}. It takes work again once its agent reports it"
+                )
+            session.show(done, text, as_json)
 
     session.run(work())
 
@@ -233,6 +262,8 @@ def _node_state(view: NodeView, now_ms: Ms) -> str:
     states = []
     if view.silent_since_ms is not None:
         states.append(f"silent since {render.ago(view.silent_since_ms, now_ms)}")
+    if view.lost_at_ms is not None:
+        states.append(f"lost: {view.lost_reason}")
     if view.cordoned_from_ms is not None:
         ahead = view.cordoned_from_ms > now_ms
         states.append(f"cordoned {render.ago(view.cordoned_from_ms, now_ms)}" if ahead else f"cordoned: {view.cordon_reason}")

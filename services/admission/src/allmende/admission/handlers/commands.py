@@ -10,13 +10,15 @@ from allmende.admission.model.arrays import Unfolding
 from allmende.admission.model.books import Books
 from allmende.admission.model.values import Job, KnownPolicy, Reason
 from allmende.admission.ports import Store, Writer
-from allmende.admission.rules import changing, life, policies
+from allmende.admission.rules import changing, life, losing, policies
+from allmende.admission.wire.said import lost_attempts
 from allmende.chassis.db import Database, Transaction
 from allmende.chassis.ports import Clock
 from allmende.chassis.worker import Outcome
 from allmende.proto.commands import CancelJob, Cancelled, Changed, ChangeJob
 from allmende.proto.envelope import Refusal
 from allmende.proto.ids import following
+from allmende.proto.lost import DeclaredLost, DeclareLost
 from allmende.proto.policy import PolicySet, SetPolicy
 from allmende.proto.units import format_duration
 
@@ -146,6 +148,34 @@ class Commands:
             raise answer
         return answer
 
+    async def declare_lost(self, caller: str, request: DeclareLost) -> DeclaredLost:
+        """Declare a node dead: its attempts end at its last sign of life, and their jobs wait again.
+
+        Raises:
+            Refusal: `unknown_node`, or `node_not_silent` without `force`.
+        """
+
+        async def work(tx: Transaction) -> tuple[DeclaredLost | Refusal, Outcome]:
+            books = await self._desk.open(tx)
+            now_ms, key = self._clock.now_ms(), (request.cluster, request.node)
+            fault = losing.fault_of(books, key, now_ms, self._desk.terms, force=request.force)
+            if fault is not None:
+                return Refusal(fault.code, fault.sentence), await self._desk.close(tx)
+            node = books.nodes[key]
+            if node.lost_at_ms is not None:
+                return _declared(request, books.last_seen_ms(node), "already_lost"), await self._desk.close(tx)
+            terms = policies.terms_on(books, request.cluster, self._desk.terms)
+            change, fact = losing.declared(books, node, (caller, request.reason), now_ms, terms)
+            self._desk.apply(change)
+            self._desk.want(books.cluster_names())
+            answer = _declared(request, fact.last_seen_ms, "declared")
+            return replace(answer, attempts=lost_attempts(fact)), await self._desk.close(tx)
+
+        answer = await self._writer.exclusively(work)
+        if isinstance(answer, Refusal):
+            raise answer
+        return answer
+
     def _decree(self, books: Books, caller: str, request: SetPolicy) -> PolicySet | Refusal:
         cluster, had = request.cluster, books.policies.get(request.cluster)
         revision, is_known = 0 if had is None else had.revision, cluster in books.cluster_names()
@@ -177,6 +207,10 @@ class Commands:
         self._desk.apply(change)
         self._desk.want((cluster,))
         return PolicySet(cluster=cluster, known=is_known, status="committed", revision=revision + 1, claims=len(change.claims))
+
+
+def _declared(request: DeclareLost, last_seen_ms: int, status: Literal["declared", "already_lost"]) -> DeclaredLost:
+    return DeclaredLost(cluster=request.cluster, node=request.node, status=status, last_seen_ms=last_seen_ms)
 
 
 def _coming(books: Books, job: Job) -> Unfolding | None:

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Literal, NamedTuple, TypeAlias
 
 from allmende.admission.model.values import Attempt, Claim, Cordon, Decided, Job, KnownPolicy, Node, Reason, StopReason
+from allmende.proto.units import Ms
 
 
 class Queued(NamedTuple):
@@ -83,13 +84,26 @@ class Closed(NamedTuple):
     newest_grant_seq: int
 
 
+class DeclaredLost(NamedTuple):
+    """An operator says that a node is dead, and these attempts with it."""
+
+    node: Node
+    by: str
+    reason: str
+    at_ms: Ms
+    last_seen_ms: Ms
+    attempts: tuple[Attempt, ...]
+
+
 class Decreed(NamedTuple):
     """A cluster has another policy."""
 
     known: KnownPolicy
 
 
-Fact: TypeAlias = Altered | Closed | Queued | Refused | Granted | Protected | StopOrdered | Ended | Claimed | Withdrawn | Decreed
+Fact: TypeAlias = (
+    Altered | Closed | Queued | Refused | Granted | Protected | StopOrdered | Ended | Claimed | Withdrawn | DeclaredLost | Decreed
+)
 
 
 class Change(NamedTuple):

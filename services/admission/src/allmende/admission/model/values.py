@@ -150,7 +150,8 @@ class Attempt(Struct, frozen=True, kw_only=True):
     start_by_ms: Ms
     max_runtime_ms: Ms | None
     claim: str | None = None
-    state: Literal["starting", "running", "ending", "ended"] = "starting"
+    state: Literal["starting", "running", "ending", "lost", "ended"] = "starting"
+    """lost: over for its job and its budget; its GPUs are held until the agent says that nothing of it runs."""
     started_at_ms: Ms | None = None
     protected_until_ms: Ms | None = None
     stop: StopReason | None = None
@@ -170,6 +171,11 @@ class Attempt(Struct, frozen=True, kw_only=True):
     def hold_gpu_ms(self) -> GpuMs:
         """The whole slice: what counts against the budget from the grant on (contract §1)."""
         return self.slice_ms * self.gpus
+
+    @property
+    def is_lost(self) -> bool:
+        """Declared lost: its hold is refunded, and only its GPUs are not free yet."""
+        return self.state == "lost"
 
     def held(self) -> dict[str, int]:
         """GPUs still occupied on each node; nothing once it has ended."""
@@ -207,7 +213,7 @@ class Cordon(Struct, frozen=True, kw_only=True):
 
 
 class Node(Struct, frozen=True, kw_only=True):
-    """One node as its agent reported it last. `last_seen_ms`: any sign of life."""
+    """One node as its agent reported it last. `last_seen_ms`: any sign of life. `lost_at_ms`: declared lost since that report."""
 
     cluster: str
     node: str
@@ -218,6 +224,8 @@ class Node(Struct, frozen=True, kw_only=True):
     seq: int
     first_seen_ms: Ms
     last_seen_ms: Ms
+    lost_at_ms: Ms | None = None
+    lost_reason: str = ""
 
     @property
     def key(self) -> NodeKey:

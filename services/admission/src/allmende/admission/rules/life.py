@@ -28,7 +28,7 @@ from allmende.proto.units import Ms, format_duration
 def started(books: Books, name: str, started_at_ms: Ms, received_at_ms: Ms) -> Change:
     """All replicas run: the slice begins. Said once; a repeat changes nothing."""
     attempt = books.attempts.get(name)
-    if attempt is None or attempt.started_at_ms is not None:
+    if attempt is None or attempt.started_at_ms is not None or attempt.is_lost:
         return NOTHING
     at_ms = max(attempt.granted_at_ms, min(started_at_ms, received_at_ms))
     # One that is to stop has started all the same: who reads its slice must find it, but it does not become `running` again.
@@ -92,12 +92,28 @@ def ended(books: Books, name: str, end: End, now_ms: Ms, terms: Terms) -> Change
     attempt = books.attempts.get(name)
     if attempt is None:
         return NOTHING
+    if attempt.is_lost:
+        # Its end was declared, and its job went on then: what is new is that the GPUs are free.
+        return Change(attempts=(replace(attempt, state="ended"),), stirred=(attempt.cluster,))
     over = replace(attempt, state="ended", ended_at_ms=end.at_ms, outcome=end.outcome, plan=attempt.plan or end.plan)
-    change = Change(attempts=(over,), stirred=(attempt.cluster,))
-    job = books.jobs.get(attempt.job)
+    return _over(books, over, end, now_ms, terms)
+
+
+def declared_lost(books: Books, name: str, end: End, now_ms: Ms, terms: Terms) -> Change:
+    """An operator says that it is dead: its job goes on as after any loss of a node, and its GPUs stay held (contract §3)."""
+    attempt = books.attempts[name]
+    over = replace(attempt, state="lost", ended_at_ms=end.at_ms, outcome=end.outcome)
+    return _over(books, over, end, now_ms, terms)
+
+
+def _over(books: Books, over: Attempt, end: End, now_ms: Ms, terms: Terms) -> Change:
+    """What an attempt's end means for its job."""
+    name = over.attempt
+    change = Change(attempts=(over,), stirred=(over.cluster,))
+    job = books.jobs.get(over.job)
     if job is None or job.attempt != name or job.state == "queued":
         return change
-    final = _final(attempt, job, end)
+    final = _final(over, job, end)
     job = replace(job, idled=name in books.idle)
     if final is None:
         job, sent_on = closing.sent_on(books, job, now_ms)
@@ -107,7 +123,8 @@ def ended(books: Books, name: str, end: End, now_ms: Ms, terms: Terms) -> Change
     elif end.outcome == "evicted":
         settled = _evicted(job, over, end, now_ms, terms)
     elif end.outcome == "node_lost":
-        settled = _requeue(job, over, now_ms, "a node was lost; losing GPUs is never the job's fault")
+        lost = end.detail or "a node was lost"
+        settled = _requeue(job, over, now_ms, f"{lost[:_DETAIL_MAX]}; losing GPUs is never the job's fault")
     else:
         settled = _not_started(job, over, now_ms, terms)
     return together((change, settled))
@@ -258,7 +275,7 @@ class Order(NamedTuple):
 def ordered(books: Books, name: str, order: Order) -> Change:
     """The preemptor has ordered an eviction: the attempt is leaving, and its owner may read for whom and why."""
     attempt = books.attempts.get(name)
-    if attempt is None or attempt.plan is not None:
+    if attempt is None or attempt.plan is not None or attempt.is_lost:
         return NOTHING
     notice = format_duration(order.grace_ms)
     whom = "" if order.claimant_job is None else f" for job {order.claimant_job}"
@@ -344,7 +361,7 @@ def rested(books: Books, name: str, now_ms: Ms) -> Change:
 def overdue(books: Books, name: str, now_ms: Ms) -> StopReason | None:
     """Is an attempt past its start time-out or its maximum runtime?"""
     attempt = books.attempts.get(name)
-    if attempt is None or attempt.stop is not None:
+    if attempt is None or attempt.stop is not None or attempt.is_lost:
         return None
     if attempt.state == "starting" and attempt.start_by_ms <= now_ms:
         return "start_timeout"

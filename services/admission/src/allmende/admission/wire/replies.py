@@ -168,4 +168,6 @@ def node_view(node: Node, books: Books, earmarked: int, now_ms: Ms, silent_after
         silent_since_ms=seen_ms if seen_ms + silent_after_ms < now_ms else None,
         cordoned_from_ms=None if closed is None else closed.from_ms,
         cordon_reason="" if closed is None or closed.from_ms is None else closed.reason,
+        lost_at_ms=node.lost_at_ms,
+        lost_reason=node.lost_reason,
     )

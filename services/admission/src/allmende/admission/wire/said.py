@@ -6,6 +6,7 @@ from allmende.admission.model.facts import (
     Altered,
     Claimed,
     Closed,
+    DeclaredLost,
     Decreed,
     Ended,
     Fact,
@@ -22,7 +23,7 @@ from allmende.admission.model.values import (
     Job,
     Reason,
 )
-from allmende.proto import admission, demand, policy
+from allmende.proto import admission, demand, lost, policy
 from allmende.proto.message import Message, Problem
 from allmende.proto.placement import NodeReplicas
 from allmende.proto.units import Ms
@@ -69,6 +70,8 @@ def message(fact: Fact, fence: int, now_ms: Ms, stop_grace_ms: Ms) -> Message:
                 budget=job_.budget,
                 asked=msgspec.convert(job_, demand.Asked, from_attributes=True),
             )
+        case DeclaredLost():
+            return _declared_lost(fact)
         case Decreed(known):
             return policy.PolicyChanged(
                 cluster=known.cluster,
@@ -93,6 +96,31 @@ def blockers(reasons: tuple[Reason, ...]) -> tuple[admission.Blocker, ...]:
 def placed(placement: tuple[NodeReplicas, ...]) -> tuple[admission.Placed, ...]:
     """A placement as it travels."""
     return tuple(admission.Placed(node=part.node, replicas=part.replicas) for part in placement)
+
+
+def _declared_lost(fact: DeclaredLost) -> lost.NodeDeclaredLost:
+    node = fact.node
+    return lost.NodeDeclaredLost(
+        cluster=node.cluster,
+        node=node.node,
+        by=fact.by,
+        reason=fact.reason,
+        declared_at_ms=fact.at_ms,
+        last_seen_ms=fact.last_seen_ms,
+        reported_at_ms=node.at_ms,
+        reported_seq=node.seq,
+        installed_gpus=node.installed,
+        gpu_model=node.gpu_model,
+        attempts=lost_attempts(fact),
+    )
+
+
+def lost_attempts(fact: DeclaredLost) -> tuple[lost.LostAttempt, ...]:
+    """The attempts that ended with a node, as they travel."""
+    return tuple(
+        lost.LostAttempt(attempt=each.attempt, job=each.job, ended_at_ms=each.ended_at_ms or fact.last_seen_ms)
+        for each in fact.attempts
+    )
 
 
 def _queued(fact: Queued) -> admission.JobQueued:

@@ -21,6 +21,7 @@ from allmende.ledger.rules.tree import Revision
 from allmende.proto.admission import AttemptProtected, JobGranted
 from allmende.proto.agent import AttemptEnded, AttemptStarted, NodeReported, UsageTick
 from allmende.proto.budget import BudgetChanged, RevisionComplete
+from allmende.proto.lost import NodeDeclaredLost
 from allmende.proto.units import MINUTE_MS, Ms
 
 # A clock that is further off at sending, in real time, is not believed at all (contract §3).
@@ -59,6 +60,9 @@ def sort_out(events: Iterable[Event]) -> Heard:
                 heard.facts.append(wire.fact(envelope.id, body))
             case NodeReported() as body:
                 heard.reports.append(Report(envelope.id, envelope.sent_at_ms, off_ms, wire.step(body)))
+            case NodeDeclaredLost() as body:
+                heard.facts.extend(wire.declared_ends(envelope.id, body))
+                heard.reports.append(Report(envelope.id, envelope.sent_at_ms, off_ms, wire.dead_step(body)))
             case BudgetChanged() as body:
                 heard.changes.append(body)
             case RevisionComplete() as body:

@@ -11,6 +11,8 @@ from allmende.ledger.model import Attempt, AttemptKey, Counter, Ended, Fact, Fau
 
 # An attempt.ended carries at most this many finals; larger gangs send the others with their nodes' last ticks.
 FINALS_MAX = 256
+# The outcome of an attempt of which an operator, and not its agent, says that it is dead.
+DECLARED_LOST = "declared_lost"
 
 
 class Learnt(NamedTuple):
@@ -68,6 +70,9 @@ def _after(attempt: Attempt, fact: Fact) -> Attempt | Fault:
                 return attempt
             return attempt._replace(protected_from_ms=fact.from_ms, protected_until_ms=fact.until_ms)
         case Ended():
+            if attempt.ended_at_ms is not None and DECLARED_LOST in (attempt.outcome, fact.outcome):
+                # An agent that returns says later when it killed it. That is no fault, and does not open the books again.
+                return attempt
             if attempt.ended_at_ms not in (None, fact.ended_at_ms):
                 sentence = f"ended at {attempt.ended_at_ms} as said before, not at {fact.ended_at_ms}"
                 return _fault(fact, errors.END_CHANGED, sentence)
@@ -87,7 +92,7 @@ def is_complete(attempt: Attempt, counters: Iterable[Counter]) -> bool:
     """
     if attempt.grant is None or attempt.ended_at_ms is None:
         return False
-    if attempt.outcome in ("never_started", "node_lost"):
+    if attempt.outcome in ("never_started", "node_lost", DECLARED_LOST):
         return True
     heard: set[int] = set()
     done: set[int] = set()
