@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from allmende.agent.sdk.agent import Agent, Pace
-from allmende.agent.sdk.backend import Launch
+from allmende.agent.sdk.backend import Launch, Running
 from allmende.agent.synthetic.backend import SyntheticBackend
 from allmende.agent.synthetic.cluster import Cluster, nodes_of
 from allmende.agent.synthetic.command import Command
@@ -20,8 +20,9 @@ from allmende.proto.agent import AttemptEnded, AttemptStarted, GpuFreed, NodeRep
 from allmende.proto.envelope import Refusal
 from allmende.proto.units import HOUR_MS, MINUTE_MS, SECOND_MS
 from allmende.proto.user import Payload
-from tests.agent.builders import PAYLOAD, PLAN, T0, attempt, eviction, grant, stop
+from tests.agent.builders import PAYLOAD, PLAN, T0, attempt, eviction, grant, launch, stop
 from tests.agent.hand import UNREACHABLE, Hand
+from tests.agent.test_fencing import word as lost
 
 NODE = "n0001"
 QUICK = Pace(tick_ms=10 * SECOND_MS, tick_real_ms=1, resend_s=0.05, start_deadline_s=0.3)
@@ -216,3 +217,31 @@ async def test_a_message_nobody_can_read_does_not_stop_the_orders() -> None:
         good = grant(placement=((NODE, 1),))
         it.server.store(f"admission.job_granted.v1.c1.{good.attempt}", "x", b"{", None)
         await started(it)
+
+
+async def test_what_was_declared_lost_while_no_agent_was_there_is_killed_before_anything_is_said_of_it_or_its_node() -> None:
+    async with scene() as it:
+        await started(it)
+    before = len(it.hand.envelopes)
+    await it.hand.says(lost(1, node=NODE))
+    ids = CountingIds(50_000)
+    bus = FakeBus(it.server, "agent", "c1")
+    successor = Agent(cluster="c1", bus=bus, clock=it.clock, ids=ids, backend=it.backend, pace=QUICK)
+    successor.adopt(Running(launch(1, nodes=(NODE,), gpus=2), T0, 500))
+    running = asyncio.ensure_future(successor.run())
+    try:
+        await it.hand.until(lambda: reported(it, before), "the node is reported")
+        told = [each.body for each in it.hand.envelopes[before:]]
+        about = [body for body in told if getattr(body, "node", NODE) == NODE]
+        assert [body.TYPE for body in about[:3]] == ["attempt.ended", "gpu.freed", "node.reported"]
+        assert isinstance(about[0], AttemptEnded)
+        assert (about[0].attempt, about[0].outcome) == (attempt(1), "node_lost")
+    finally:
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+
+def reported(it: Scene, after: int) -> bool:
+    """The node was reported after so many messages."""
+    return any(isinstance(each.body, NodeReported) and each.body.node == NODE for each in it.hand.envelopes[after:])
