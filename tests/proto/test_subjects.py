@@ -6,7 +6,7 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from allmende.proto import admission, agent, budget, ledger, message, notices, policy, preemptor, proposals, user
+from allmende.proto import admission, agent, budget, ledger, lost, message, notices, policy, preemptor, proposals, user
 from allmende.proto.envelope import Refusal
 from allmende.proto.message import Message
 from allmende.proto.streams import STREAMS, all_consumers, consumer_of_agent, consumers_of
@@ -24,7 +24,7 @@ from allmende.proto.subjects import (
 )
 from tests.proto.samples import BODIES, JOB, MESSAGE, enveloped
 
-MODULES: tuple[ModuleType, ...] = (user, agent, budget, ledger, admission, policy, preemptor, proposals, notices, message)
+MODULES: tuple[ModuleType, ...] = (user, agent, budget, ledger, admission, lost, policy, preemptor, proposals, notices, message)
 ROWS = pytest.mark.parametrize("row", SUBJECTS, ids=lambda row: row.message.TYPE)
 
 
