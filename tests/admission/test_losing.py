@@ -118,3 +118,10 @@ def test_the_story_of_the_job_says_who_declared_it_and_why() -> None:
 def attempt_of(made: Books) -> str:
     """The gang's attempt."""
     return next(each for each in made.attempts.values() if len(each.placement) == 2).attempt
+
+
+def test_a_loss_that_the_agent_tells_reads_as_ever() -> None:
+    made = furnished()
+    end = life.End("node_lost", NOW, detail="the last agent of the cluster was killed")
+    [decided] = life.ended(made, attempt_of(made), end, NOW, TERMS).decisions
+    assert decided.sentence == "a node was lost; losing GPUs is never the job's fault"

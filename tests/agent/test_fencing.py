@@ -76,6 +76,24 @@ def test_one_that_has_not_started_never_runs() -> None:
     assert signals([*started, *made.due(T0 + 7)]) == ["TERM", "KILL"]
 
 
+def test_one_that_could_not_be_started_after_all_opens_the_fence_as_well() -> None:
+    made = attempts()
+    made.granted(grant(), T0)
+    made.payload(attempt(), launch().payload)
+    assert reports(made.declared_lost(word(1), T0 + 5)) == []
+    assert reports(made.cannot_start(attempt(), T0 + 6, "no such account")) == ["n1"]
+
+
+def test_a_node_that_is_lost_twice_is_reported_once_all_of_both_are_dead() -> None:
+    made = attempts()
+    run(made, grant(1))
+    run(made, grant(2))
+    made.declared_lost(word(1), T0 + 5)
+    assert reports(made.declared_lost(word(2), T0 + 6)) == []
+    assert reports(made.exited(Exit(attempt(2), T0 + 7, "signalled"))) == []
+    assert reports(made.exited(Exit(attempt(1), T0 + 8, "signalled"))) == ["n1"]
+
+
 def test_an_adopted_one_is_killed_before_anything_is_said_of_it() -> None:
     made = attempts()
     running = Running(launch(1, nodes=("n1",)), T0, 500)

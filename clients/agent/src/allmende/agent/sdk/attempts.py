@@ -229,7 +229,7 @@ class Attempts:
         What this agent does not run is said to have ended, because its GPUs are free on the agent's word alone.
         """
         actions: list[Action] = []
-        self._fences[word.node] = frozenset(each.attempt for each in word.attempts)
+        self._fences[word.node] = self._fences.get(word.node, frozenset()) | {each.attempt for each in word.attempts}
         for each in word.attempts:
             at = self._open.get(each.attempt)
             if at is not None:
@@ -436,7 +436,7 @@ class Attempts:
 
     def _never_started(self, at: Opened, now_ms: Ms, detail: str) -> list[Action]:
         self._forget(at)
-        return self._refuse(at.grant.attempt, at.grant.job, now_ms, detail, at.plan)
+        return [*self._refuse(at.grant.attempt, at.grant.job, now_ms, detail, at.plan), *self._report_anew(now_ms)]
 
     def _forget(self, at: Opened) -> None:
         del self._open[at.grant.attempt]

@@ -123,7 +123,7 @@ def _over(books: Books, over: Attempt, end: End, now_ms: Ms, terms: Terms) -> Ch
     elif end.outcome == "evicted":
         settled = _evicted(job, over, end, now_ms, terms)
     elif end.outcome == "node_lost":
-        lost = end.detail or "a node was lost"
+        lost = end.detail if over.is_lost else "a node was lost"
         settled = _requeue(job, over, now_ms, f"{lost[:_DETAIL_MAX]}; losing GPUs is never the job's fault")
     else:
         settled = _not_started(job, over, now_ms, terms)
