@@ -25,6 +25,8 @@ POLICIES = st.builds(
     gpus_at_once=st.dictionaries(st.sampled_from(("vision", "1st", "slow_ms", "true")), st.sampled_from((0, 1, 64))),
     sessions_per_user=st.sampled_from((None, 0, 3)),
     debug_lane=st.none() | LANES,
+    reservations=st.sampled_from((None, 0, 4)),
+    reserve_from_gpus=st.sampled_from((None, 1, 64)),
 )
 
 
@@ -46,6 +48,7 @@ def test_what_is_shown_is_a_file_that_says_the_same(policy: Policy) -> None:
         ("a limit is taken away", ["gpus_at_once.a=unset"], {"gpus_at_once": {}}),
         ("what is not there may be taken away", ["gpus_at_once.z=unset"], {}),
         ("a lane by one of its keys", ["debug_lane.per_user=2"], {"debug_lane": DebugLane(per_user=2)}),
+        ("no reservations is not unset", ["reservations=0"], {"reservations": 0}),
         ("several at once", ["mode=observe", "sessions_per_user=0"], {"mode": "observe", "sessions_per_user": 0}),
     ],
 )

@@ -156,6 +156,7 @@ def raised(
     usage_revision: int = 1,
     tree_revision: int = 1,
     avoid: tuple[str, ...] = (),
+    reserved: tuple[str, ...] = (),
 ) -> admission.ClaimRaised:
     """Claim `number + 5000` for job `number + 6000`."""
     return admission.ClaimRaised(
@@ -176,6 +177,7 @@ def raised(
         tree_revision=tree_revision,
         usage_revision=usage_revision,
         avoid_nodes=avoid,
+        reserved_nodes=reserved,
     )
 
 

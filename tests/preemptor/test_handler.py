@@ -86,6 +86,23 @@ async def test_the_same_claim_again_is_not_answered_again(ear: Ear) -> None:
     assert await ear.hear(raised(newest=2)) == []
 
 
+async def test_for_a_reservation_that_is_due_whoever_is_past_his_slice_leaves_its_nodes_and_no_others(ear: Ear) -> None:
+    # Nobody is over-served: by the ratios nobody may be displaced.
+    await ear.hear(*FULL, *standings(revision=2, nlp=10, vision=99))
+    assert [it.outcome for it in answers(await ear.hear(raised(1, newest=2)))] == ["infeasible"]
+    claim = raised(2, newest=2, reserved=("n2",))
+    said = await ear.hear(claim, claim)
+    [order] = [it for it in said if isinstance(it, EvictionOrdered)]
+    assert (order.attempt, order.rule, order.compared) == (id_of(2), "reserved", None)
+    assert [it.node for it in answers(said)[0].placement] == ["n2"]
+    assert await ear.hear(claim) == []
+
+
+async def test_nobody_leaves_a_reserved_node_inside_his_slice(ear: Ear) -> None:
+    await ear.hear(*FULL, granted(3, {"n3": 8}, seq=3), node("n3"), protected(3, START_MS + HOUR_MS))
+    assert evicted(await ear.hear(raised(1, newest=3, reserved=("n3",)))) == []
+
+
 @pytest.mark.parametrize("missing", ["grant", "tree", "standings", "newer standings", "newer tree", "nodes"])
 async def test_a_claim_waits_for_what_admission_knew(ear: Ear, missing: str) -> None:
     kinds = {"grant": "job.granted", "tree": "budget", "standings": "usage.standing", "nodes": "node.reported"}

@@ -275,6 +275,7 @@ ADMISSION: tuple[Message, ...] = (
         tree_revision=3,
         usage_revision=1_234,
         avoid_nodes=("gpu-007",),
+        reserved_nodes=("gpu-001", "gpu-002"),
     ),
     NodeClosed(cluster="c1", node="c1-n001", revision=7, newest_grant_seq=42),
     NodeDeclaredLost(
@@ -308,6 +309,8 @@ ADMISSION: tuple[Message, ...] = (
             gpus_at_once={"vision": 64},
             sessions_per_user=2,
             debug_lane=DebugLane(gpus=4, slice_ms=10 * MINUTE_MS, per_user=2),
+            reservations=4,
+            reserve_from_gpus=64,
         ),
     ),
 )

@@ -175,6 +175,8 @@ class ClaimRaised(Message, frozen=True, kw_only=True):
     usage_revision: Sequence
     avoid_nodes: Annotated[tuple[Name, ...], Meta(max_length=1_024)] = ()
     """Nodes that admission would not place the job on (they failed to start it): room there would be made for nothing."""
+    reserved_nodes: Annotated[tuple[Name, ...], Meta(max_length=1_024)] = ()
+    """Set where a reservation has come due: room is made on these nodes and nowhere else, by whoever is past his slice there."""
 
 
 class ClaimWithdrawn(Message, frozen=True, kw_only=True):
@@ -233,6 +235,8 @@ class QueueEntry(Struct, frozen=True, kw_only=True):
     entitlement_gpu_ms: Amount | None
     blockers: tuple[Blocker, ...]
     claim: Id | None = None
+    starts_by_ms: Instant | None = None
+    """The promise of its reservation; unset: nothing is promised."""
 
 
 class QueuePage(Struct, frozen=True, kw_only=True):

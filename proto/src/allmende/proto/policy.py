@@ -51,6 +51,10 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sessions_per_user: Annotated[int, Meta(ge=0, le=100_000)] | None = None
     """Sessions that one person may have at once. Unset: no limit."""
     debug_lane: DebugLane | None = None
+    reservations: Annotated[int, Meta(ge=0, le=16)] | None = None
+    """Large jobs that nodes may be gathered for at the same time (contract §5). Unset: the service's own; 0: none."""
+    reserve_from_gpus: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    """Nodes are gathered for jobs of at least so many GPUs. Unset: an eighth of the cluster's."""
 
 
 class PolicyChanged(Message, frozen=True, kw_only=True):

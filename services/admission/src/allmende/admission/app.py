@@ -47,6 +47,9 @@ def terms_of(settings: Settings, rate: int) -> Terms:
         settle_ms=settings.real_settle_ms * rate,
         stop_grace_ms=settings.stop_grace_ms,
         margin_ppm=settings.margin_ppm,
+        reservations_max=settings.reservations_max,
+        # Until then a claim is kept, so until then its victims have left.
+        notice_ms=settings.claim_grace_ms + settings.real_claim_allowance_ms * rate,
     )
 
 

@@ -50,6 +50,8 @@ class Settings(BaseSettings, frozen=True, kw_only=True):
     """The notice of a job that is cancelled or reaches its maximum runtime."""
     margin_ppm: Annotated[int, Meta(ge=0, le=10_000_000)] = DEFAULT_MARGIN_PPM
     """By how much a claimant's ratio must stay below its victim's; the same as the preemptor's, or claims are raised in vain."""
+    reservations_max: Annotated[int, Meta(ge=0, le=16)] = 0
+    """Large jobs that nodes are gathered for at the same time on a cluster whose policy does not say (`reservations`); 0: none."""
     operators: tuple[str, ...] = ()
     """Users who may cancel anybody's job."""
     keep_ended_ms: Span = 90 * 24 * HOUR_MS

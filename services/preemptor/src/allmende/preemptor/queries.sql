@@ -184,10 +184,11 @@ WHERE old.budget = newer.budget AND old.revision < newer.revision AND newer.revi
 
 -- name: add_claims
 INSERT INTO claim (cluster, claim, job, budget, replicas, gpus_per_replica, gpu_model, slice_ms, hold_gpu_ms, priority,
-    newest_grant_seq, fence, tree_revision, usage_revision, avoid_nodes, stream_seq, message, state)
+    newest_grant_seq, fence, tree_revision, usage_revision, avoid_nodes, reserved_nodes, stream_seq, message, state)
 SELECT come.*, 'waiting'
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::int[], $6::int[], $7::text[], $8::bigint[], $9::bigint[], $10::int[],
-    $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::text[], $16::bigint[], $17::text[]) AS come (cluster, claim)
+    $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::text[], $16::text[], $17::bigint[], $18::text[])
+    AS come (cluster, claim)
 WHERE NOT EXISTS (SELECT FROM claim_end WHERE claim_end.cluster = come.cluster AND claim_end.claim = come.claim)
 ON CONFLICT DO NOTHING;
 
@@ -204,7 +205,7 @@ DELETE FROM promise USING come WHERE promise.cluster = come.cluster AND promise.
 
 -- name: waiting_claims
 SELECT cluster, claim, job, budget, replicas, gpus_per_replica, gpu_model, slice_ms, hold_gpu_ms, priority, newest_grant_seq, fence,
-    tree_revision, usage_revision, avoid_nodes, message
+    tree_revision, usage_revision, avoid_nodes, reserved_nodes, message
 FROM claim WHERE cluster = $1 AND state = 'waiting' ORDER BY stream_seq, claim;
 
 -- name: progress

@@ -38,8 +38,6 @@ from allmende.proto.units import DAY_MS, Ms
 _SQL = load_queries(__package__)
 _encode = msgspec.json.Encoder().encode
 _cordon = msgspec.json.Decoder(Cordon)
-# `reserved_nodes` has no column: no message sets it yet.
-_CLAIM_COLUMNS = tuple(name for name in Claim._fields if name != "reserved_nodes")
 # As long as the streams keep messages: what is forgotten here cannot be said again from there.
 KEEP_MS = 30 * DAY_MS
 
@@ -128,9 +126,12 @@ class Store:
     async def waiting_claims(self, cluster: str) -> list[Waiting]:
         """Claims without an answer, in the order in which admission raised them."""
         rows = await self._connection.fetch(_SQL["waiting_claims"], cluster)
-        claims = (Claim(**{name: row[name] for name in _CLAIM_COLUMNS}) for row in rows)
+        claims = (Claim(**{name: row[name] for name in Claim._fields}) for row in rows)
         return [
-            Waiting(claim._replace(avoid_nodes=tuple(row["avoid_nodes"].split())), row["message"])
+            Waiting(
+                claim._replace(avoid_nodes=tuple(row["avoid_nodes"].split()), reserved_nodes=tuple(row["reserved_nodes"].split())),
+                row["message"],
+            )
             for claim, row in zip(claims, rows, strict=True)
         ]
 
@@ -248,7 +249,8 @@ class Store:
 
 def _claim_row(row: ClaimRow) -> tuple[Any, ...]:
     # A column of lists does not travel beside others, so the names go as one text.
-    return (*row.claim[: _CLAIM_COLUMNS.index("avoid_nodes")], " ".join(row.claim.avoid_nodes), row.stream_seq, row.message)
+    *plain, avoid, reserved = row.claim
+    return (*plain, " ".join(avoid), " ".join(reserved), row.stream_seq, row.message)
 
 
 def _attempt(row: asyncpg.Record, held: tuple[NodeGpus, ...], saved_at_ms: tuple[Ms, ...]) -> Attempt:

@@ -150,6 +150,7 @@ def _claim(heard: Heard, body: admission.ClaimRaised, stream_seq: int, message: 
         tree_revision=body.tree_revision,
         usage_revision=body.usage_revision,
         avoid_nodes=body.avoid_nodes,
+        reserved_nodes=body.reserved_nodes,
     )
     heard.claims.setdefault((body.cluster, body.claim), ClaimRow(claim, stream_seq, message))
     heard.fences[body.cluster] = max(heard.fences.get(body.cluster, 0), body.fence)

@@ -107,9 +107,9 @@ class Job(Struct, frozen=True, kw_only=True):
     claim_signature: tuple[int, int] = (0, 0)
     """What the last failed claim was judged on: (usage revision, stirrings of the cluster)."""
     idled: bool = False
-    """Its last attempt was idle at its end: nobody is asked to make room for the job. In memory only, as `reserved`."""
+    """Its last attempt was idle at its end: nobody is asked to make room for the job. In memory only."""
     reserved: Reserved | None = None
-    """The reservation while it waits. Kept in memory only: services make none before their store and messages know of them."""
+    """The reservation while it waits."""
     first_started_at_ms: Ms | None = None
     ended_at_ms: Ms | None = None
     held: bool = False
@@ -387,6 +387,8 @@ class Terms(Struct, frozen=True, kw_only=True):
     """The part of a cluster's nodes that reservations may cover together."""
     gang_ppm: int = 125_000
     """Nodes are gathered for jobs of at least this part of a cluster's GPUs; smaller ones find a hole, or a claim makes one."""
+    gang_gpus: int = 0
+    """And of at least so many GPUs."""
     gang_wait_ms: Ms = 0
     """After so long, nodes are gathered also for a job whose leaf is over budget, while that stands below `gang_ratio_ppm`."""
     gang_ratio_ppm: int = 0

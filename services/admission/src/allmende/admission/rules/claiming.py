@@ -42,15 +42,14 @@ class Setting(NamedTuple):
 
 def raise_claims(setting: Setting, new_id: Callable[[], str]) -> list[Claim]:
     """The claims to raise now, in the order of the queue; their holds count for those behind them."""
-    space = setting.terms.claims_max - len(setting.still_open)
-    if space <= 0:
-        return []
+    # What was promised is asked for however many claims are open.
     raised = [
         _claim(setting, job.budget, job, new_id(), reserved=job.reserved.placement)
         for job in due(setting.books, setting.cluster, setting.now_ms)
         if job.job not in setting.gone and job.budget is not None and job.reserved is not None
     ]
-    to_look_at = _to_look_at(setting)
+    space = setting.terms.claims_max - len(setting.still_open)
+    to_look_at = _to_look_at(setting) if space > 0 else {}
     if not to_look_at:
         return raised
     seen = _Seen(setting, raised, to_look_at)

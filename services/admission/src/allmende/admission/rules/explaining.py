@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from allmende.admission.model.books import Books
-from allmende.admission.model.values import Decided, Job, Reason, Terms
+from allmende.admission.model.values import Decided, Job, Reason, Reserved, Terms
 from allmende.admission.rules import closing
 from allmende.admission.rules.cordons import closed_now
 from allmende.admission.rules.line import AllocatedLine, Next, UnallocatedLine, in_order
@@ -61,10 +61,24 @@ def blockers(job: Job, books: Books, outlooks: Mapping[str, Outlook], now_ms: Ms
     if job.claim is not None and (claim := books.claims.get(job.claim)) is not None:
         how = f"plan {claim.plan} makes it" if claim.plan is not None else "the preemptor has not answered yet"
         found.append(Reason("claim_open", f"room was asked for on {claim.cluster}: {how}"))
+    if job.reserved is not None:
+        found.append(_promised(job.reserved, now_ms))
     clusters = [name for name in outlooks if not job.clusters or name in job.clusters]
     for cluster in sorted(clusters)[:CLUSTERS_SHOWN]:
         found.extend(_on_cluster(job, leaf, outlooks[cluster], books, now_ms))
     return tuple(found[:20])
+
+
+def _promised(reserved: Reserved, now_ms: Ms) -> Reason:
+    nodes = len(reserved.placement)
+    left_ms = reserved.by_ms - now_ms
+    when = f"no later than in {format_duration(left_ms)}" if left_ms >= 0 else f"{format_duration(-left_ms)} late"
+    leave_ms = reserved.order_ms - now_ms
+    leave = "whoever was left there has been"
+    if leave_ms > 0:
+        leave = f"in {format_duration(leave_ms)} whoever is past his slice there is"
+    whose = f"{nodes} node{'s of' if nodes > 1 else ' of'} {reserved.cluster} {'are' if nodes > 1 else 'is'} gathered for it"
+    return Reason("reserved", f"{whose}, and it starts {when}: {leave} told to leave")
 
 
 _OVER_BUDGET = {

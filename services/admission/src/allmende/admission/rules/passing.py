@@ -20,7 +20,7 @@ from allmende.admission.rules.policies import Limits
 from allmende.admission.rules.rooms import Rooms, Wish
 from allmende.admission.rules.standings import Standings
 from allmende.proto.placement import NodeReplicas
-from allmende.proto.units import Ms
+from allmende.proto.units import Ms, format_duration
 
 
 class Outlook(NamedTuple):
@@ -117,7 +117,7 @@ class _Course:
             job = self.books.jobs[name]
             if job.reserved is not None and self.rooms.place_exactly(job.shape, job.reserved.placement):
                 _may, leaf = self.books.partition(job)
-                if leaf is not None and self.standings.knows(leaf):
+                if leaf is not None and self.standings.knows(leaf) and self.limits.bar(leaf, job) is None:
                     self._grant(leaf, job, job.reserved.placement, job.next_slice_ms, ())
                     self._hold(leaf, job)
 
@@ -206,6 +206,7 @@ class _Course:
             standings=self.standings,
             rooms=self.rooms,
             taken=frozenset(self.granted),
+            limits=self.limits,
         )
         changes = reserving.mend(setting)
         if self.terms.reservations_max:
@@ -230,7 +231,8 @@ class _Course:
         )
         raised = raise_claims(setting, self.new_id)
         if self.limits.policy.over_budget != "queue":
-            raised = [claim for claim in raised if self.standings.now[claim.budget].guaranteed]
+            # A promise that was made is kept: its own hold may have carried the leaf past 1.
+            raised = [claim for claim in raised if claim.reserved or self.standings.now[claim.budget].guaranteed]
         return [claim for claim in raised if self.limits.with_claim(claim)]
 
     def _barred(self, leaf: str | None, kind: Kind) -> bool:
@@ -341,6 +343,11 @@ class _Course:
             why = f"budget {leaf} is {tier}, and it was this job's turn"
         if job.claim is not None:
             why += "; room was made for it by a claim"
+        if job.reserved is not None:
+            late_ms = self.now_ms - job.reserved.by_ms
+            numbers |= {"promised_by_ms": job.reserved.by_ms, "late_ms": max(0, late_ms)}
+            length = format_duration(abs(late_ms))
+            why += f"; {length} later than was promised" if late_ms > 0 else f"; {length} before the promised instant"
         return Decided(
             job=job.job,
             at_ms=self.now_ms,

@@ -25,8 +25,15 @@ def slice_cap_ms(policy: Policy, terms: Terms) -> Ms:
 
 def terms_on(books: Books, cluster: str, terms: Terms) -> Terms:
     """The settings as they hold on one cluster."""
-    cap_ms = slice_cap_ms(books.policy(cluster), terms)
-    return terms if cap_ms == terms.slice_cap_ms else replace(terms, slice_cap_ms=cap_ms)
+    policy = books.policy(cluster)
+    most = terms.reservations_max if policy.reservations is None else policy.reservations
+    own = replace(terms, slice_cap_ms=slice_cap_ms(policy, terms), reservations_max=most if evicts(policy) else 0)
+    return own if policy.reserve_from_gpus is None else replace(own, gang_ppm=0, gang_gpus=policy.reserve_from_gpus)
+
+
+def evicts(policy: Policy) -> bool:
+    """May anybody be told to leave for somebody else? Without that no instant can be promised."""
+    return policy.mode == "enforce" and not policy.paused
 
 
 def candidates(job: Job, books: Books) -> Sequence[str]:
@@ -142,18 +149,27 @@ class Limits:
             job = books.jobs.get(attempt.job)
             if attempt.cluster == cluster and job is not None:
                 self._count(attempt.budget, job, attempt.slice_ms)
+        # As if they had started: whoever starts before them must leave room for what was promised.
+        for name in books.reserved[cluster] if counts else ():
+            self._count(books.jobs[name].budget, books.jobs[name], books.jobs[name].next_slice_ms)
 
     def count(self, attempt: Attempt) -> None:
         """A grant of this pass."""
-        self._count(attempt.budget, self._books.jobs[attempt.job], attempt.slice_ms)
+        job = self._books.jobs[attempt.job]
+        if not self._is_counted(job):
+            self._count(attempt.budget, job, attempt.slice_ms)
 
     def with_claim(self, claim: Claim) -> bool:
         """May room be asked for? True counts the claimant as if it had started."""
         job = self._books.jobs[claim.job]
         if self.bar(claim.budget, job) is not None:
             return False
-        self._count(claim.budget, job, claim.slice_ms)
+        if not self._is_counted(job):
+            self._count(claim.budget, job, claim.slice_ms)
         return True
+
+    def _is_counted(self, job: Job) -> bool:
+        return job.reserved is not None and job.reserved.cluster == self.cluster
 
     def _count(self, leaf: str | None, job: Job, slice_ms: Ms) -> None:
         self._sessions[job.user] += job.kind == "session"
@@ -161,15 +177,16 @@ class Limits:
             self._gpus.update(dict.fromkeys(self._paths.get(leaf, ()), job.gpus))
             self._debugging[job.user] += _is_debug(self.policy.debug_lane, job.gpus, slice_ms)
 
-    def full(self, leaf: str, gpus: int) -> Reason | None:
-        """The limit on GPUs at once that so many more would break, or None."""
+    def full(self, leaf: str, gpus: int, counted: int = 0) -> Reason | None:
+        """The limit on GPUs at once that so many more would break, or None; `counted`: so many of them are counted already."""
         if not self.policy.gpus_at_once:
             return None
         for budget in self._paths.get(leaf, ()):
             limit = self.policy.gpus_at_once.get(budget)
-            if limit is not None and self._gpus[budget] + gpus > limit:
+            held = self._gpus[budget] - counted
+            if limit is not None and held + gpus > limit:
                 sentence = (
-                    f"budget {budget} holds {self._gpus[budget]} of the {limit} GPUs that it may hold at once on {self.cluster}, "
+                    f"budget {budget} holds {held} of the {limit} GPUs that it may hold at once on {self.cluster}, "
                     f"and the job needs {gpus}: some must come back, or an operator must raise the limit"
                 )
                 return Reason("gpu_limit", sentence)
@@ -183,10 +200,10 @@ class Limits:
             # The service's own cap is for what is submitted: whom it once let in, it does not hold back.
             bounded = self.policy.slice_cap_ms is not None or self.policy.slice_min_ms is not None
             reason = _slice(job, self.policy, self._terms) if bounded else None
-            reason = reason or self.full(leaf, job.gpus)
+            reason = reason or self.full(leaf, job.gpus, job.gpus if self._is_counted(job) else 0)
         most = self.policy.sessions_per_user
-        if reason is None and most is not None and job.kind == "session" and self._sessions[job.user] >= most:
-            has = self._sessions[job.user]
+        has = self._sessions[job.user] - self._is_counted(job)
+        if reason is None and most is not None and job.kind == "session" and has >= most:
             sentence = f"{job.user} has {has} of the {most} sessions that one person may have at once on {self.cluster}"
             reason = Reason("session_limit", sentence)
         return reason
@@ -269,13 +286,24 @@ def strangers(books: Books, cluster: str, policy: Policy) -> Sequence[str]:
     return sorted(policy.gpus_at_once.keys() - books.policy(cluster).gpus_at_once.keys() - books.tree.budgets.keys())
 
 
+def promise_void(job: str, why: str, now_ms: Ms) -> Decided:
+    """What is said of a reservation that is given up."""
+    return Decided(job=job, at_ms=now_ms, kind="queued", sentence=f"the promise to start is void: {why}")
+
+
 def decreed(books: Books, known: KnownPolicy) -> Change:
     """What follows at once from a new policy. A plan that was made is carried out: its victims have been told."""
-    evicts = known.policy.mode == "enforce" and not known.policy.paused
-    void = () if evicts else tuple(claim for claim in books.claims_on(known.cluster) if claim.plan is None)
+    goes_on = evicts(known.policy)
+    void = () if goes_on else tuple(claim for claim in books.claims_on(known.cluster) if claim.plan is None)
     facts: Iterable[Fact] = (Decreed(known), *(Withdrawn(claim, "cancelled") for claim in void))
+    jobs = {claim.job: replace(books.jobs[claim.job], claim=None) for claim in void}
+    decisions = []
+    for name in () if goes_on else books.reserved[known.cluster]:
+        jobs[name] = replace(jobs.get(name, books.jobs[name]), reserved=None)
+        decisions.append(promise_void(name, f"nobody is told to leave on {known.cluster} any more", known.from_ms))
     return Change(
-        jobs=tuple(replace(books.jobs[claim.job], claim=None) for claim in void),
+        jobs=tuple(jobs.values()),
+        decisions=tuple(decisions),
         claims=tuple(replace(claim, ended="cancelled") for claim in void),
         facts=tuple(facts),
     )

@@ -16,11 +16,14 @@ from msgspec.structs import replace
 from allmende.admission.model.books import Books
 from allmende.admission.model.facts import Change, Withdrawn
 from allmende.admission.model.values import Attempt, Decided, Job, NodeKey, Reserved, Terms
+from allmende.admission.rules.policies import Limits, promise_void
 from allmende.admission.rules.rooms import Rooms
 from allmende.admission.rules.standings import Standings
 from allmende.proto.placement import NodeReplicas
 from allmende.proto.standing import Ratio
 from allmende.proto.units import PPM_WHOLE, Ms, format_duration
+
+_FAILED = "a node that was gathered failed or was taken out of use"
 
 
 class Setting(NamedTuple):
@@ -33,6 +36,7 @@ class Setting(NamedTuple):
     standings: Standings
     rooms: Rooms
     taken: frozenset[str]
+    limits: Limits
 
 
 def reserve(setting: Setting) -> list[Change]:
@@ -85,18 +89,20 @@ def mend(setting: Setting) -> list[Change]:
     nodes: _Nodes | None = None
     for name, reserved in list(books.reserved[setting.cluster].items()):
         job = books.jobs[name]
-        if name in setting.taken or all(_holds(setting, job, part) for part in reserved.placement):
+        off = not setting.terms.reservations_max
+        if name in setting.taken or (not off and all(_holds(setting, job, part) for part in reserved.placement)):
             continue
         nodes = nodes or _Nodes(setting)
         nodes.give_back(name)
-        again = nodes.gather(job)
+        again = None if off else nodes.gather(job)
         void = books.claims.get(job.claim) if job.claim is not None else None
         if void is not None and void.reserved and void.cluster == setting.cluster:
             # It asks for the nodes of before: while it is open nothing asks for the others.
             job = replace(job, claim=None)
             changes.append(Change(jobs=(job,), claims=(replace(void, ended="cancelled"),), facts=(Withdrawn(void, "cancelled"),)))
         if again is None:
-            changes.append(Change(jobs=(replace(job, reserved=None),)))
+            why = "the cluster gathers no nodes any more" if off else f"{_FAILED}, and there are not enough others"
+            changes.append(Change(jobs=(replace(job, reserved=None),), decisions=(promise_void(name, why, setting.now_ms),)))
         else:
             moved = again._replace(
                 order_ms=max(again.order_ms, reserved.order_ms),
@@ -115,7 +121,7 @@ def _holds(setting: Setting, job: Job, part: NodeReplicas) -> bool:
 def _oldest_large(setting: Setting, leaf: str) -> Job | None:
     """The leaf's large job that has waited longest, the highest priority first; none that rests, is granted or has a claim."""
     best: tuple[int, Ms, str] | None = None
-    large_ppm = setting.terms.gang_ppm * setting.books.rooms[setting.cluster].healthy_gpus
+    large_ppm = max(setting.terms.gang_ppm * setting.books.rooms[setting.cluster].healthy_gpus, setting.terms.gang_gpus * PPM_WHOLE)
     for kind, groups in setting.books.waiting[leaf].items():
         shape = kind.shape
         if shape.replicas * shape.gpus * PPM_WHOLE < large_ppm or shape.claim is not None:
@@ -125,16 +131,20 @@ def _oldest_large(setting: Setting, leaf: str) -> Job | None:
         for group, line in groups.items():
             for submitted_ms, name in line:
                 waiting = setting.books.jobs[name]
-                if name not in setting.taken and not waiting.idled and waiting.not_before_ms <= setting.now_ms:
+                if name not in setting.taken and not waiting.idled and _may_start(setting, leaf, waiting):
                     key = (-group.priority, submitted_ms, name)
                     best = key if best is None or key < best else best
                     break
     return None if best is None else setting.books.jobs[best[2]]
 
 
+def _may_start(setting: Setting, leaf: str, job: Job) -> bool:
+    return job.not_before_ms <= setting.now_ms and setting.limits.bar(leaf, job) is None
+
+
 def _reserved(job: Job, reserved: Reserved, now_ms: Ms, *, failed: bool = False) -> Change:
     nodes = len(reserved.placement)
-    why = "a node that was gathered failed; " if failed else ""
+    why = f"{_FAILED}; " if failed else ""
     sentence = (
         f"{why}{nodes} node{'s are' if nodes > 1 else ' is'} gathered for it on {reserved.cluster}: "
         f"it starts no later than in {format_duration(reserved.by_ms - now_ms)}"

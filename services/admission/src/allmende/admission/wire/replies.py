@@ -109,6 +109,7 @@ def queue_entry(position: int, waiting: Waiting, reasons: tuple[Reason, ...]) ->
         entitlement_gpu_ms=None if standing is None else standing.entitlement,
         blockers=blockers(reasons),
         claim=job.claim,
+        starts_by_ms=None if job.reserved is None else job.reserved.by_ms,
     )
 
 

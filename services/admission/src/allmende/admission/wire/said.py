@@ -210,4 +210,5 @@ def _claimed(claim: Claim, fence: int) -> admission.ClaimRaised:
         tree_revision=claim.tree_revision,
         usage_revision=claim.usage_revision,
         avoid_nodes=claim.avoid,
+        reserved_nodes=tuple(part.node for part in claim.reserved),
     )
