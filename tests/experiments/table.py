@@ -43,8 +43,9 @@ MINUTES: Final = {
     ("", "fifo"): (0.04, 0.007),
     ("squatters", "allmende"): (0.14, 0.02),
     ("squatters", "priority"): (0.01, 0.002),
-    ("gamers", "allmende"): (0.5, 0.07),
-    ("gamers", "priority"): (0.12, 0.018),
+    ("gamers", "allmende"): (0.12, 0.017),
+    ("gamers", "priority"): (0.03, 0.005),
+    ("gamers-honest", "allmende"): (0.12, 0.017),
 }
 
 SEEDS: Final = (1, 2, 3, 4, 5)
@@ -52,6 +53,8 @@ MONTH: Final = 30
 SIDE_DAYS: Final = 7
 """Two seeds of a week tell chance from effect better than one of two weeks, for the same time."""
 SIDE_SEEDS: Final = (1, 2)
+GAME_SEEDS: Final = SEEDS
+"""A leaf of 32 GPUs runs gangs of 64, so a single one decides a run: equal teams are 0.2 apart by chance (`gamers-honest`)."""
 
 MAIN: Final = "ai2-lab"
 OFFLINE_LIMITS: Final = (20, None)
@@ -71,8 +74,9 @@ TWINS: Final = (
     Experiment("squatters", "idle parking beside an honest twin", "squatters", 14, SIDE_SEEDS),
     Experiment("squatters-priority", "the same in the old world", "squatters", 14, SIDE_SEEDS, "priority"),
     Experiment("squatters-idle-off", "an idle attempt is like any other", "squatters", 14, SIDE_SEEDS, sets=("idle_after_ms=0s",)),
-    Experiment("gamers", "four ways to game the rules, each beside an honest twin", "gamers", 14, SIDE_SEEDS),
-    Experiment("gamers-priority", "the same in the old world", "gamers", 14, SIDE_SEEDS, "priority"),
+    Experiment("gamers", "four ways to game the rules, each beside an honest twin", "gamers", 14, GAME_SEEDS),
+    Experiment("gamers-honest", "the same lab where nobody games: chance", "gamers-honest", 14, GAME_SEEDS),
+    Experiment("gamers-priority", "the same in the old world", "gamers", 14, GAME_SEEDS, "priority"),
 )
 
 

@@ -158,6 +158,41 @@ def test_who_gains_by_parking_is_counted_against_the_busy_time_of_the_twin() -> 
     assert line(said, "| `priority` | 1 | parked-a").endswith("| yes |")
 
 
+def paired(got: float, twin: float) -> dict[str, Team]:
+    """The two teams of a pair."""
+    return {"gamer-tiny": Team(1, 1.0, got, got), "honest-tiny": Team(1, 1.0, twin, twin)}
+
+
+# Where nobody games: ratios of 1.1 and 0.9, so two standard errors of two runs are 0.2.
+CHANCE = (result("gamers-honest", 1, teams=paired(110, 100)), result("gamers-honest", 2, teams=paired(90, 100)))
+
+
+@pytest.mark.parametrize(
+    ("sentence", "first", "second", "verdict"),
+    [
+        ("no more than the twin", 120, 80, "yes"),
+        ("one seed alone says nothing", 199, 1, "yes"),
+        ("more, but no more than chance", 121, 80, "chance"),
+        ("up to two standard errors", 120, 119, "chance"),
+        ("more than chance", 121, 120, "**no**"),
+    ],
+)
+def test_a_trick_pays_where_it_brings_more_than_chance_does(sentence: str, first: int, second: int, verdict: str) -> None:
+    gamed = [result("gamers", seed, teams=paired(got, 100)) for seed, got in ((1, first), (2, second))]
+    assert line(written(*CHANCE, *gamed), "| `allmende` | gamer-tiny").endswith(f"| {verdict} |"), sentence
+
+
+def test_without_the_lab_where_nobody_games_nothing_is_chance() -> None:
+    gamed = result("gamers", 1, teams=paired(100.1, 100))
+    assert line(written(gamed), "| `allmende` | gamer-tiny").endswith("| **no** |")
+
+
+def test_what_is_asked_of_the_old_world_is_that_tricks_pay() -> None:
+    for got, verdict in ((101, "yes"), (100, "**no**")):
+        gamed = result("gamers-priority", 1, teams=paired(got, 100))
+        assert line(written(*CHANCE, gamed), "| `priority` | gamer-tiny").endswith(f"| {verdict} |")
+
+
 def test_what_is_missing_or_shorter_is_said() -> None:
     said = written(result(days=2))
     assert "ai2-lab/2" in line(said, "Measured: 1 run of 2 days.")

@@ -38,6 +38,7 @@ def test_the_names_of_the_order_are_all_there() -> None:
         "ai2-lab-joint",
         "squatters",
         "gamers",
+        "gamers-honest",
         "big-jobs",
         "budget-change",
         "new-project",
@@ -175,6 +176,14 @@ def test_twins_differ_only_in_what_their_jobs_look_like(name: str, trick: str, t
     first = [sum(job.gpus for job in run.jobs if job.budget == leaf and job.submitted_at_ms == ORIGIN_MS) for leaf in (trick, twin)]
     # As many GPUs within one job's size.
     assert abs(first[0] - first[1]) <= 64
+
+
+def test_where_nobody_games_twins_are_equal_but_for_chance() -> None:
+    run, gamed = played("gamers-honest"), played("gamers")
+    assert shares(run.scenario.trees[0]) == shares(gamed.scenario.trees[0])
+    assert {job.tag for job in run.jobs} == {"honest"}
+    for leaf in ("gamer-splitting", "honest-splitting"):
+        assert {job.gpus for job in run.jobs if job.budget == leaf} == {32}
 
 
 @pytest.mark.parametrize(

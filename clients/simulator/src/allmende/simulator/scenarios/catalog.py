@@ -7,7 +7,7 @@ from allmende.simulator.ports import Scenario
 from allmende.simulator.scenarios.ai2_lab import ai2_lab, ai2_lab_joint
 from allmende.simulator.scenarios.big_jobs import big_jobs
 from allmende.simulator.scenarios.changes import budget_change, burst_after_quiet, new_project
-from allmende.simulator.scenarios.twins import gamers, squatters
+from allmende.simulator.scenarios.twins import gamers, gamers_honest, squatters
 
 
 class Maker(Protocol):
@@ -22,6 +22,10 @@ _MAKERS: Final[Mapping[str, tuple[str, Maker]]] = {
     "ai2-lab-joint": ("The same lab; starved work of slice 0 counts in its team's demand.", ai2_lab_joint),
     "squatters": ("Teams that park idle jobs beside their honest twins in equal sibling leaves.", squatters),
     "gamers": ("Four ways to game the rules, each beside an honest twin: tiny jobs, huge slices, renewals, splitting.", gamers),
+    "gamers-honest": (
+        "The lab of the gamers where nobody games: how far chance alone drives two equal teams apart.",
+        gamers_honest,
+    ),
     "big-jobs": ("Gangs of 64 to 512 GPUs beside small jobs: fragmentation.", big_jobs),
     "budget-change": ("35 % of the lab move from one programme to another in the middle of the window.", budget_change),
     "new-project": ("A leaf that did not exist gets 8 % of the lab in the middle of the window.", new_project),

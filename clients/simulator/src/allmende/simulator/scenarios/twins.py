@@ -146,6 +146,14 @@ def gamers(*, seed: int, days: int, load_ppm: int | None) -> Scenario:
     return _twins("gamers", GAMERS, teams_of(GAMERS), recipes, notes, seed=seed, days=days, load_ppm=load_ppm)
 
 
+def gamers_honest(*, seed: int, days: int, load_ppm: int | None) -> Scenario:
+    """The same lab where nobody games, whatever the leaves are called: how far chance alone drives two equal teams apart."""
+    gang = partial(honest, sizes=GANG_OF_THE_SPLITTERS)
+    recipes: dict[str, Recipe] = {"gamer-splitting": gang, "honest-splitting": gang, "": honest}
+    notes = ("Nobody games here, also in the leaves called gamer-X: what separates them from honest-X is chance.",)
+    return _twins("gamers-honest", GAMERS, teams_of(GAMERS), recipes, notes, seed=seed, days=days, load_ppm=load_ppm)
+
+
 def _twins(
     name: str,
     plans: tuple[Plan, ...],
