@@ -358,7 +358,7 @@ def test_no_limit_is_passed_and_the_outcome_is_independent_of_arrival(
         gpus_at_once=limits,
         debug_lane=data.draw(st.sampled_from((None, LANE))),
         over_budget=data.draw(st.sampled_from(("queue", "unallocated", "refuse"))),
-        backfill=data.draw(st.sampled_from(("any", "unallocated_only"))),
+        backfill=data.draw(st.sampled_from(("any", "unallocated_only", "within_deadline"))),
     )
     standings = {leaf: data.draw(st.sampled_from((0, 99, 100, 150))) for leaf in "abc"}
     jobs = [job(number, **fields) for number, fields in enumerate(waiting, 1)]

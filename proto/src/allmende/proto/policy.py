@@ -14,7 +14,7 @@ from allmende.proto.units import MINUTE_MS, GpuCount, Instant, Sequence, Span
 Mode = Literal["observe", "admit", "enforce"]
 OverBudget = Literal["queue", "unallocated", "refuse"]
 Uncovered = Literal["refuse", "unallocated"]
-Backfill = Literal["any", "unallocated_only"]
+Backfill = Literal["any", "unallocated_only", "within_deadline"]
 
 # Contract §10: what counts as debug work.
 DEBUG_SLICE_MAX_MS = 15 * MINUTE_MS
@@ -41,7 +41,8 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     uncovered: Uncovered = "refuse"
     """What becomes of a slice that no budget covers and whose job did not say that it may run unallocated."""
     backfill: Backfill = "any"
-    """Who may start behind an allocated job that found no room."""
+    """Who may start behind an allocated job that found no room. `within_deadline`: unallocated work, and slices that end by the
+    instant at which that job could have room."""
     slice_min_ms: Span | None = None
     """The shortest slice that may be asked for, but for 0, which is unallocated. Unset: any."""
     slice_cap_ms: Span | None = None

@@ -13,7 +13,7 @@ from allmende.admission.model.values import Decided, Job, Reason, Reserved, Term
 from allmende.admission.rules import closing
 from allmende.admission.rules.cordons import closed_now
 from allmende.admission.rules.line import AllocatedLine, Next, UnallocatedLine, in_order
-from allmende.admission.rules.passing import Outlook, not_ready
+from allmende.admission.rules.passing import First, Outlook, not_ready
 from allmende.admission.rules.vetting import vet
 from allmende.proto.standing import Standing
 from allmende.proto.units import Ms, format_duration
@@ -88,6 +88,20 @@ _OVER_BUDGET = {
 }
 
 
+def _behind(job: Job, first: First, cluster: str, now_ms: Ms) -> list[Reason]:
+    if first.room_from_ms is None:
+        sentence = f"job {first.job} found no room on {cluster}, and its policy lets no allocated job start behind it"
+        return [Reason("backfill", sentence)]
+    left_ms = max(0, first.room_from_ms - now_ms)
+    if job.next_slice_ms < left_ms:
+        return []
+    sentence = (
+        f"job {first.job} found no room on {cluster} and may have some in {format_duration(left_ms)}: only slices that end by then "
+        f"start behind it, and this one is {format_duration(job.next_slice_ms)}"
+    )
+    return [Reason("backfill", sentence)]
+
+
 def _on_cluster(job: Job, leaf: str | None, outlook: Outlook, books: Books, now_ms: Ms) -> list[Reason]:
     found: list[Reason] = []
     standings, policy = outlook.standings, outlook.limits.policy
@@ -99,6 +113,8 @@ def _on_cluster(job: Job, leaf: str | None, outlook: Outlook, books: Books, now_
     barred = outlook.limits.bar(leaf, job)
     if barred is not None:
         found.append(barred)
+    elif leaf is not None and outlook.first is not None and job.job != outlook.first.job:
+        found.extend(_behind(job, outlook.first, outlook.cluster, now_ms))
     if job.shape in outlook.missed:
         fit = outlook.missed[job.shape]
         sentence = (

@@ -23,6 +23,13 @@ from allmende.proto.placement import NodeReplicas
 from allmende.proto.units import Ms, format_duration
 
 
+class First(NamedTuple):
+    """An allocated job that found no room. Only slices that end by `room_from_ms` start behind it; None: none does."""
+
+    job: str
+    room_from_ms: Ms | None
+
+
 class Outlook(NamedTuple):
     """What a pass saw: the numbers it compared, kept for the queue's page and for blockers."""
 
@@ -34,6 +41,8 @@ class Outlook(NamedTuple):
     """Shapes that did not fit, with the replicas that would have."""
     limits: Limits
     """The cluster's policy, and how far its limits were used."""
+    first: First | None = None
+    """Where not anybody may start behind it: the first allocated job that found no room."""
 
 
 class Passed(NamedTuple):
@@ -86,7 +95,7 @@ def decide(books: Books, cluster: str, now_ms: Ms, terms: Terms, new_id: Callabl
         kept = NOTHING if policy.paused else policies.would(books, change)
         unmoved = Outlook(cluster, now_ms, Standings(books, cluster), course.missed, Limits(books, cluster, terms))
         return Passed(kept, unmoved, False)
-    return Passed(change, Outlook(cluster, now_ms, course.standings, course.missed, course.limits), course.again)
+    return Passed(change, Outlook(cluster, now_ms, course.standings, course.missed, course.limits, course.first), course.again)
 
 
 class _Course:
@@ -103,6 +112,9 @@ class _Course:
         self.missed: dict[Shape, int] = {}
         # The shortest slice of each shape that found no place; 0: none does.
         self._missed_from_ms: dict[Shape, Ms] = {}
+        self.first: First | None = None
+        # The longest slice that may start behind `first`; None: any.
+        self._slice_ms_most: Ms | None = None
         self.grant_seq = books.cluster(cluster).grant_seq
         self.changes: list[Change] = []
         self.granted: set[str] = set()
@@ -123,7 +135,7 @@ class _Course:
 
     def allocated(self) -> None:
         """Partition 1. A hold counts at once, so the order is taken anew after each grant."""
-        strictly = self.limits.policy.backfill == "unallocated_only"
+        strictly = self.limits.policy.backfill != "any"
         skip = self._skip_strictly if strictly else self._skip
         # The usual case: what ended is too small for most who wait, and their order matters to nobody.
         hopeful: dict[str | None, Line] = {}
@@ -144,6 +156,9 @@ class _Course:
             if missed_from_ms is not None and job.next_slice_ms >= missed_from_ms:
                 line.passed(turn, partial(self._too_long, missed_from_ms))
                 continue
+            if self._slice_ms_most is not None and job.next_slice_ms > self._slice_ms_most:
+                line.passed(turn, partial(self._too_long, self._slice_ms_most + 1))
+                continue
             if job.not_before_ms > self.now_ms or job.job in self.granted or self.limits.bar(turn.leaf, job):
                 line.passed(turn)
                 continue
@@ -151,7 +166,9 @@ class _Course:
             if placement is None:
                 self._miss(turn.group.kind.shape, job.next_slice_ms)
                 if strictly:
-                    break
+                    strictly, skip = False, self._skip
+                    if not self._may_follow(job):
+                        break
                 continue
             assert turn.leaf is not None
             self._grant(turn.leaf, job, placement, job.next_slice_ms, line.ahead())
@@ -185,7 +202,8 @@ class _Course:
             self._debug[leaf] = iter(policies.debug_jobs(self.books, leaf, self.limits.policy.debug_lane))
         for _submitted_ms, name in self._debug[leaf]:
             job = self.books.jobs[name]
-            may = name not in self.granted and job.not_before_ms <= self.now_ms and self.limits.debugs(job.user)
+            in_time = self._slice_ms_most is None or job.next_slice_ms <= self._slice_ms_most
+            may = in_time and name not in self.granted and job.not_before_ms <= self.now_ms and self.limits.debugs(job.user)
             elsewhere = bool(job.clusters) and self.cluster not in job.clusters
             if not may or elsewhere or self.limits.bar(leaf, job):
                 continue
@@ -198,7 +216,16 @@ class _Course:
 
     def reservations(self) -> None:
         """Nodes gathered for large jobs of leaves that are owed time."""
-        setting = reserving.Setting(
+        setting = self._to_gather()
+        changes = reserving.mend(setting)
+        if self.terms.reservations_max:
+            changes += reserving.reserve(setting)
+        for job in (job for change in changes for job in change.jobs):
+            self.rooms.reserve(job.job, job.reserved, job.gpus_per_replica)
+        self.changes.extend(changes)
+
+    def _to_gather(self) -> reserving.Setting:
+        return reserving.Setting(
             books=self.books,
             cluster=self.cluster,
             now_ms=self.now_ms,
@@ -208,12 +235,18 @@ class _Course:
             taken=frozenset(self.granted),
             limits=self.limits,
         )
-        changes = reserving.mend(setting)
-        if self.terms.reservations_max:
-            changes += reserving.reserve(setting)
-        for job in (job for change in changes for job in change.jobs):
-            self.rooms.reserve(job.job, job.reserved, job.gpus_per_replica)
-        self.changes.extend(changes)
+
+    def _may_follow(self, first: Job) -> bool:
+        """May any allocated job start behind the first one that found no room? If so, `_slice_ms_most` says which."""
+        from_ms: Ms | None = None
+        if self.limits.policy.backfill == "within_deadline":
+            from_ms = reserving.room_from_ms(self._to_gather(), first)
+        self.first = First(first.job, from_ms)
+        if from_ms is None:
+            return False
+        # Its start may take the allowance.
+        self._slice_ms_most = max(0, from_ms - self.now_ms - self.terms.start_timeout_ms)
+        return True
 
     def claims(self) -> list[Claim]:
         """Room that the preemptor shall make for those who are left."""
@@ -253,7 +286,8 @@ class _Course:
         missed_from_ms = self._missed_from_ms.get(shape)
         if missed_from_ms is not None and kind.slice_ms_least >= missed_from_ms:
             return True
-        if self._barred(leaf, kind):
+        late = leaf is not None and self._slice_ms_most is not None and kind.slice_ms_least > self._slice_ms_most
+        if late or self._barred(leaf, kind):
             return True
         if missed_from_ms is not None:
             return False

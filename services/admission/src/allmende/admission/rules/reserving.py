@@ -69,6 +69,14 @@ def reserve(setting: Setting) -> list[Change]:
     return changes
 
 
+def room_from_ms(setting: Setting, job: Job) -> Ms | None:
+    """The earliest instant at which enough room for the job is free or interruptible; None: nobody can tell one."""
+    if job.reserved is not None and job.reserved.cluster == setting.cluster:
+        return job.reserved.order_ms
+    found = _Nodes(setting).gather(job)
+    return None if found is None else found.order_ms
+
+
 def _near(setting: Setting, leaf: str) -> bool:
     """May anything be gathered for the leaf, however long it has waited?"""
     return setting.standings.now[leaf].ratio < Ratio(max(PPM_WHOLE, setting.terms.gang_ratio_ppm), PPM_WHOLE)
