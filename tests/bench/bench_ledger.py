@@ -17,6 +17,7 @@ from pathlib import Path
 from time import perf_counter, time_ns
 
 from allmende.chassis.ports import Bus
+from allmende.proto import agent
 from allmende.proto.envelope import decode
 from allmende.proto.ledger import UsageStanding
 from allmende.proto.message import Message
@@ -29,6 +30,8 @@ from tests.servers import Lab, start_session_postgres
 NODES, ATTEMPTS_A_MESSAGE = 128, 8
 ATTEMPTS = NODES * ATTEMPTS_A_MESSAGE
 TICK_MS = 10 * SECOND_MS
+# A busy job that saves its progress every half hour.
+BUSY_PERCENT, CHECKPOINT_EVERY_MS = 90, 30 * MINUTE_MS
 # Of the backlog each node has so many ticks; the paced part lasts so many seconds.
 BACKLOG, PACED_S, PACE_S = 300, 20.0, 0.05
 # Advances over which memory is watched; the first tenth fills caches.
@@ -177,11 +180,20 @@ class _Run:
             self._seq += 1
             for number in range(NODES):
                 first = number * ATTEMPTS_A_MESSAGE + 1
-                counters = [
-                    counter(each, self._seq * TICK_MS, self._seq, since_ms=self._start_ms)
-                    for each in range(first, first + ATTEMPTS_A_MESSAGE)
-                ]
+                counters = [self._counter(each) for each in range(first, first + ATTEMPTS_A_MESSAGE)]
                 yield self._sealed(tick(*counters, name=f"n{number}"))
+
+    def _counter(self, number: int) -> agent.Counter:
+        """All that an agent's SDK sends: also how long the devices were busy, and the last checkpoint."""
+        held_ms = self._seq * TICK_MS
+        return counter(
+            number,
+            held_ms,
+            self._seq,
+            since_ms=self._start_ms,
+            busy_gpu_ms=held_ms * BUSY_PERCENT // 100,
+            checkpoint_at_ms=self._start_ms + held_ms - held_ms % CHECKPOINT_EVERY_MS,
+        )
 
     def _sealed(self, body: Message) -> Parcel:
         return parcel(body, next(self._numbers), time_ns() // 1_000_000)

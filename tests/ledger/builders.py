@@ -98,6 +98,8 @@ def counter(
     epoch: int = 1,
     since_ms: int = START_MS,
     used_gpu_ms: int | None = None,
+    busy_gpu_ms: int | None = None,
+    checkpoint_at_ms: int | None = None,
 ) -> agent.Counter:
     """The counter of one replica."""
     return agent.Counter(
@@ -108,6 +110,8 @@ def counter(
         since_ms=since_ms,
         held_ms=held_ms,
         used_gpu_ms=held_ms * gpus if used_gpu_ms is None else used_gpu_ms,
+        busy_gpu_ms=busy_gpu_ms,
+        checkpoint_at_ms=checkpoint_at_ms,
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from allmende.ledger.model import Attempt, AttemptKey, Counter, Ended, Fact, Fault, Grant, Granted, Limits, Posting, Reading
 from allmende.ledger.rules.attempts import learn
+from allmende.ledger.rules.counters import by_counter
 from allmende.ledger.rules.posting import Loaded, completed, post
 from allmende.proto.units import HOUR_MS
 from tests.ledger.builders import START_MS, id_of
@@ -30,7 +31,7 @@ class Paper:
         readings = [each for each in said if isinstance(each, Reading)]
         learnt = learn(self.attempts, facts)
         self.attempts |= learnt.attempts
-        entries = post(Loaded(self.attempts, list(self.counters.values()), learnt.priced), readings, self.limits)
+        entries = post(Loaded(self.attempts, list(self.counters.values()), learnt.priced), by_counter(readings), self.limits)
         for counter in entries.counters:
             self.counters[counter.cluster, counter.attempt, counter.replica, counter.epoch] = counter
         self.postings += entries.postings

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from allmende.chassis.errors import Misconfigured
 from allmende.chassis.fakes import ManualClock
@@ -150,7 +151,7 @@ def test_br_036_however_late_a_copy_comes_and_under_whatever_name_it_counts_once
     paper.hear(grant(gpus=8))
     for seconds in (60, 120, 180, 240, 26 * 3_600):
         copy = reading(MINUTE_MS, 1, gpus=8, sent_at_ms=T + seconds * SECOND_MS)
-        paper.hear(copy._replace(event=f"copy-{seconds}"))
+        paper.hear(replace(copy, event=f"copy-{seconds}"))
     paper.hear(end(1, T + MINUTE_MS), reading(MINUTE_MS, 1, gpus=8, final=True))
     assert sum(each.amount_gpu_ms for each in paper.postings) == 480 * SECOND_MS
     assert paper.faults == []

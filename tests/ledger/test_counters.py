@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from allmende.ledger.model import BUCKET_MS, Fact, Limits, Reading, Started
 from allmende.proto.units import HOUR_MS, MINUTE_MS
@@ -224,7 +225,7 @@ def stories(draw: st.DrawFn) -> Story:
                 ]
                 last = said.pop()
                 assert isinstance(last, Reading)
-                said.append(last._replace(final=True))
+                said.append(replace(last, final=True))
                 if steps[-1]:
                     row.append((at_ms, at_ms + steps[-1]))
                 at_ms += steps[-1]

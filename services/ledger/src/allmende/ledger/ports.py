@@ -13,6 +13,7 @@ from allmende.ledger.model import (
     Claim,
     ClusterRow,
     Counter,
+    CounterKey,
     Fault,
     FaultRow,
     Granted,
@@ -28,7 +29,7 @@ from allmende.ledger.model import (
     StateRow,
     Used,
 )
-from allmende.ledger.rules.activity import Activity, CounterKey, Idle, Known
+from allmende.ledger.rules.activity import Activity, Idle, Known
 from allmende.ledger.rules.activity import Part as ActivePart
 from allmende.ledger.rules.aging import Weights
 from allmende.ledger.rules.books import Steps

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from allmende.ledger.model import (
     Account,
+    CounterKey,
     Ended,
     Fact,
     Fault,
@@ -18,7 +19,7 @@ from allmende.ledger.model import (
     Round,
     Started,
 )
-from allmende.ledger.rules.activity import Activity, CounterKey
+from allmende.ledger.rules.activity import Activity
 from allmende.ledger.rules.attempts import DECLARED_LOST
 from allmende.ledger.rules.books import Books
 from allmende.ledger.rules.demand import JobEnd, Said, Want, Word

@@ -10,9 +10,9 @@ from allmende.chassis.db import Transaction
 from allmende.chassis.ports import Event
 from allmende.chassis.worker import Handler, Outcome
 from allmende.ledger import wire
-from allmende.ledger.model import BUCKET_MS
+from allmende.ledger.model import BUCKET_MS, CounterKey
 from allmende.ledger.ports import Activities
-from allmende.ledger.rules.activity import Activity, CounterKey, is_believed, parts
+from allmende.ledger.rules.activity import Activity, is_believed, parts
 from allmende.proto.agent import AttemptEnded, Counter, UsageTick
 from allmende.proto.units import Ms
 
@@ -66,7 +66,8 @@ def _told(events: Iterable[Event]) -> Iterator[tuple[str, Counter, bool]]:
     for event in events:
         body = event.body
         if isinstance(body, UsageTick | AttemptEnded):
-            final = isinstance(body, AttemptEnded)
+            # Asked this way round because an isinstance of a tick is cheap when it holds, and most messages are ticks.
+            final = not isinstance(body, UsageTick)
             for counter in body.counters:
                 if counter.busy_gpu_ms is not None:
                     yield body.cluster, counter, final

@@ -10,6 +10,7 @@ from allmende.chassis.db import Transaction
 from allmende.ledger.model import Attempt, AttemptKey, Ended, Fact, Fault, Limits, Reading
 from allmende.ledger.ports import Bookings, Gaps, Heard
 from allmende.ledger.rules.attempts import Learnt, first_grants, learn
+from allmende.ledger.rules.counters import by_counter
 from allmende.ledger.rules.gaps import closed
 from allmende.ledger.rules.posting import Entries, Loaded, completed, post
 from allmende.ledger.rules.replay import words_by_cluster
@@ -34,17 +35,17 @@ class Booking:
 
     async def book(self, tx: Transaction, facts: Sequence[Fact], readings: Sequence[Reading], limits: Limits) -> Booked:
         """Take in what was said of attempts."""
-        said = words_by_cluster(facts, readings, limits)
+        runs = by_counter(readings)
+        said = words_by_cluster(facts, runs, limits)
         await self._heard.begin(tx, said, limits.now_ms)
-        names = {fact.attempt for fact in facts} | {reading.attempt for reading in readings}
+        names = {fact.attempt for fact in facts} | {attempt for _, attempt, _, _ in runs}
         known = await self._store.attempts(tx, names)
         learnt = learn(known, facts)
-        replicas = {(reading.cluster, reading.attempt, reading.replica) for reading in readings}
         counters = await self._store.counters_of_attempts(tx, learnt.priced)
-        rest = {key for key in replicas if key[:2] not in learnt.priced}
+        rest = {key[:3] for key in runs if key[:2] not in learnt.priced}
         counters += await self._store.counters_of_replicas(tx, sorted(rest))
         loaded = Loaded(learnt.attempts, counters, learnt.priced)
-        entries = post(loaded, readings, limits)
+        entries = post(loaded, runs, limits)
         # A counter's attempt has a row even before anybody granted it: the state of the books shows it as unattributed.
         strangers = {(each.cluster, each.attempt) for each in entries.counters} - learnt.attempts.keys()
         changed = [learnt.attempts[key] for key in learnt.changed]
@@ -52,7 +53,7 @@ class Booking:
         await self._store.add_placed(tx, first_grants(known, facts))
         await self._store.save_counters(tx, entries.counters)
         await self._store.add_postings(tx, entries.postings, entries.buckets)
-        await self._gaps.add(tx, closed(counters, entries.counters, readings, self._silence_ms), limits.now_ms)
+        await self._gaps.add(tx, closed(counters, entries.counters, runs, self._silence_ms), limits.now_ms)
         await self._heard.add(tx, said.items(), limits.now_ms)
         confirmed = await self._complete(tx, learnt, facts, entries)
         return Booked(confirmed, [*learnt.faults, *entries.faults], loaded, entries)

@@ -29,7 +29,10 @@ SKEW_MS: Ms = 5 * MINUTE_MS
 
 
 class Heard(NamedTuple):
-    """A batch of messages by what they are about. `off_ms`: by how much the clock of a message's sender was ahead of ours."""
+    """A batch of messages by what they are about.
+
+    `off_ms`: by how much the clock of a message's sender was ahead of ours; `clusters`: those whose books change.
+    """
 
     facts: list[Fact]
     readings: list[Reading]
@@ -37,28 +40,28 @@ class Heard(NamedTuple):
     changes: list[BudgetChanged]
     revisions: list[Revision]
     off_ms: dict[str, Ms]
-
-    @property
-    def clusters(self) -> set[str]:
-        """The clusters whose books change."""
-        return {each.cluster for each in (*self.facts, *self.readings, *(report.step for report in self.reports))}
+    clusters: set[str]
 
 
 def sort_out(events: Iterable[Event]) -> Heard:
     """Sort a batch. What comes first in it does not matter."""
-    heard = Heard([], [], [], [], [], {})
+    heard = Heard([], [], [], [], [], {}, set())
     for event in events:
         envelope = event.envelope
         off_ms = heard.off_ms[envelope.id] = envelope.sent_at_ms - event.stored_at_ms
         match envelope.body:
             case UsageTick(cluster=cluster, counters=counters):
+                heard.clusters.add(cluster)
                 heard.readings.extend(wire.readings(envelope.id, cluster, counters, envelope.sent_at_ms, off_ms=off_ms))
             case AttemptEnded(cluster=cluster, counters=counters) as body:
+                heard.clusters.add(cluster)
                 heard.facts.append(wire.fact(envelope.id, body))
                 heard.readings.extend(wire.readings(envelope.id, cluster, counters, envelope.sent_at_ms, off_ms=off_ms, final=True))
             case JobGranted() | AttemptStarted() | AttemptProtected() as body:
+                heard.clusters.add(body.cluster)
                 heard.facts.append(wire.fact(envelope.id, body))
             case NodeReported() as body:
+                heard.clusters.add(body.cluster)
                 heard.reports.append(Report(envelope.id, envelope.sent_at_ms, off_ms, wire.step(body)))
             case NodeDeclaredLost() as body:
                 heard.facts.extend(wire.declared_ends(envelope.id, body))

@@ -5,12 +5,10 @@ proportion. A reading without activity tells nothing, which is not the same as n
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
+from allmende.ledger.model import CounterKey
 from allmende.proto.units import HOUR_MS, GpuMs, Ms
-
-CounterKey: TypeAlias = tuple[str, str, int, int]
-"""Cluster, attempt, replica, epoch."""
 
 
 class Activity(NamedTuple):

@@ -3,15 +3,12 @@
 Never judges what is missing: of these nothing is.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from allmende.ledger.model import Counter, Reading
+from allmende.ledger.model import Counter, Runs
 from allmende.proto.units import Ms
-
-_Key: TypeAlias = tuple[str, str, int, int]
-"""Cluster, attempt, replica, epoch."""
 
 
 class ClosedGap(NamedTuple):
@@ -24,44 +21,18 @@ class ClosedGap(NamedTuple):
     to_ms: Ms
 
 
-def closed(before: Iterable[Counter], after: Iterable[Counter], readings: Sequence[Reading], silence_ms: Ms) -> Iterator[ClosedGap]:
+def closed(before: Iterable[Counter], after: Iterable[Counter], runs: Runs, silence_ms: Ms) -> Iterator[ClosedGap]:
     """Stretches longer than the silence over which a counter advanced without one reading that ends inside.
 
-    What waited for us in the bus was no silence: the readings of one batch are looked at one by one.
+    What waited for us in the bus was no silence: all readings of a counter are looked at.
     """
-    was = {_key(each): each.to_ms for each in before if each.from_ms is not None}
-    leapt = {key: each.to_ms for each in after if (key := _key(each)) in was and each.to_ms - was[key] > silence_ms}
-    ends: dict[_Key, set[Ms]] = {key: set() for key in _suspects({key: was[key] for key in leapt}, readings, silence_ms)}
-    if not ends:
-        return
-    for reading in readings:
-        if (key := _key(reading)) in ends:
-            ends[key].add(reading.since_ms + reading.held_ms)
-    for key, inside in ends.items():
-        cluster, attempt, replica, _ = key
-        for from_ms, to_ms in pairwise(sorted({was[key], leapt[key], *(end for end in inside if was[key] < end < leapt[key])})):
-            if to_ms - from_ms > silence_ms:
-                yield ClosedGap(attempt, cluster, replica, from_ms, to_ms)
-
-
-def _suspects(reached_ms: dict[_Key, Ms], readings: Iterable[Reading], silence_ms: Ms) -> list[_Key]:
-    """Counters that leap over a silence in the order in which they were heard: mostly that of time, and then no doubt is left.
-
-    A backlog has thousands of readings, each for a microsecond, and hardly ever a gap.
-    """
-    suspects: dict[_Key, None] = {}
-    for reading in readings:
-        key = (reading.cluster, reading.attempt, reading.replica, reading.epoch)
-        before_ms = reached_ms.get(key)
-        if before_ms is None:
+    was = {each.key: each.to_ms for each in before if each.from_ms is not None}
+    for counter in after:
+        from_ms = was.get(counter.key)
+        if from_ms is None or counter.to_ms - from_ms <= silence_ms:
             continue
-        end_ms = reading.since_ms + reading.held_ms
-        if end_ms > before_ms:
-            reached_ms[key] = end_ms
-            if end_ms - before_ms > silence_ms:
-                suspects[key] = None
-    return list(suspects)
-
-
-def _key(counter: Counter | Reading) -> _Key:
-    return counter.cluster, counter.attempt, counter.replica, counter.epoch
+        ends = {reading.since_ms + reading.held_ms for reading in runs.get(counter.key, ())}
+        inside = {end_ms for end_ms in ends if from_ms < end_ms < counter.to_ms}
+        for left_ms, back_ms in pairwise(sorted({from_ms, *inside, counter.to_ms})):
+            if back_ms - left_ms > silence_ms:
+                yield ClosedGap(counter.attempt, counter.cluster, counter.replica, left_ms, back_ms)

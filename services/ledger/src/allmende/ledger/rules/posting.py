@@ -14,11 +14,12 @@ from allmende.ledger.model import (
     Attempt,
     AttemptKey,
     Counter,
+    CounterKey,
     Fault,
     Limits,
     Posting,
-    Reading,
     ReplicaKey,
+    Runs,
 )
 from allmende.ledger.rules.attempts import is_complete
 from allmende.ledger.rules.counters import fault_of, hear, settle
@@ -54,14 +55,16 @@ class Entries(NamedTuple):
         return attempt.grant is not None and self.replicas.get(attempt.key, 0) >= attempt.grant.replicas
 
 
-def post(loaded: Loaded, readings: Iterable[Reading], limits: Limits) -> Entries:
+def post(loaded: Loaded, runs: Runs, limits: Limits) -> Entries:
     """Hear all readings, then settle every replica that was touched or priced. The result does not depend on the batch's order."""
     shelf = _shelve(loaded.counters)
-    faults: list[Fault] = []
-    events: set[str] = set()
-    changed = _hear_all(loaded.attempts, shelf, readings, limits, faults, events)
+    changed, faults = _hear_all(loaded.attempts, shelf, runs, limits)
+    # What advanced these counters, each by its newest reading.
+    events = {shelf[key[:3]][key[3]].event for key in changed}
     postings: list[Posting] = []
-    touched = {key[:3] for key in changed} | {key for key in shelf if key[:2] in loaded.priced}
+    touched = {key[:3] for key in changed}
+    if loaded.priced:
+        touched |= {key for key in shelf if key[:2] in loaded.priced}
     for replica in touched:
         attempt = loaded.attempts.get(replica[:2])
         if attempt is None or attempt.grant is None:
@@ -90,32 +93,27 @@ def _shelve(counters: Iterable[Counter]) -> dict[ReplicaKey, dict[int, Counter]]
 
 
 def _hear_all(
-    attempts: Mapping[AttemptKey, Attempt],
-    shelf: dict[ReplicaKey, dict[int, Counter]],
-    readings: Iterable[Reading],
-    limits: Limits,
-    faults: list[Fault],
-    events: set[str],
-) -> set[tuple[str, str, int, int]]:
-    """Put every reading on the shelf; returns the keys of the counters that changed."""
+    attempts: Mapping[AttemptKey, Attempt], shelf: dict[ReplicaKey, dict[int, Counter]], runs: Runs, limits: Limits
+) -> tuple[set[CounterKey], list[Fault]]:
+    """Put every reading on the shelf; returns the keys of the counters that changed, and what was not believed."""
     owners = {attempt: cluster for (cluster, attempt), known in attempts.items() if known.grant is not None}
-    changed: set[tuple[str, str, int, int]] = set()
-    for reading in readings:
-        cluster, name = reading.cluster, reading.attempt
+    changed: set[CounterKey] = set()
+    faults: list[Fault] = []
+    for key, run in runs.items():
+        cluster, name, replica, epoch = key
         if owners.get(name, cluster) != cluster:
-            faults.append(fault_of(reading, errors.FOREIGN_ATTEMPT, "the attempt was granted to another cluster", 0))
+            sentence = "the attempt was granted to another cluster"
+            faults.extend(fault_of(reading, errors.FOREIGN_ATTEMPT, sentence, 0) for reading in run)
             continue
         attempt = attempts.get((cluster, name))
-        epochs = shelf[cluster, name, reading.replica]
-        known = epochs.get(reading.epoch)
-        counter, fault = hear(known, reading, attempt.grant if attempt is not None else None, limits)
-        if fault is not None:
-            faults.append(fault)
+        epochs = shelf[cluster, name, replica]
+        known = epochs.get(epoch)
+        counter, not_believed = hear(known, run, attempt.grant if attempt is not None else None, limits)
+        faults.extend(not_believed)
         if counter is not None and counter is not known:
-            epochs[reading.epoch] = counter
-            events.add(reading.event)
-            changed.add((cluster, name, reading.replica, reading.epoch))
-    return changed
+            epochs[epoch] = counter
+            changed.add(key)
+    return changed, faults
 
 
 def advanced_gpu_ms(loaded: Loaded, entries: Entries) -> GpuMs:

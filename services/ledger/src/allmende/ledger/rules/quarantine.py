@@ -6,6 +6,8 @@ Never books anything: what is released goes the way of everything that is heard.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from allmende.ledger import errors
 from allmende.ledger.model import Claim, Ended, Fact, Fault, Grant, Limits, NodeStep, Reading, Started
 from allmende.ledger.rules.counters import how_far_off
@@ -114,12 +116,12 @@ def release(held: Held, grant: Grant | None, event: str, limits: Limits) -> Clai
     if held.code == errors.AMOUNT_MISMATCH:
         if grant is None:
             return No("contradicts_the_books", f"{held.what}: {_STANDS[errors.UNKNOWN_ATTEMPT]}")
-        claim = claim._replace(readings=tuple(each._replace(used_gpu_ms=each.held_ms * grant.gpus) for each in claim.readings))
+        claim = claim._replace(readings=tuple(replace(each, used_gpu_ms=each.held_ms * grant.gpus) for each in claim.readings))
     ahead_ms = _latest_ms(claim) - limits.now_ms - limits.allowance_ms
     if ahead_ms > 0:
         return No("not_yet", f"{held.what}: it speaks of a time that has not come: release it in {ahead_ms} ms")
     return Claim(
-        tuple(each._replace(event=event, sent_at_ms=limits.now_ms, off_ms=0) for each in claim.readings),
+        tuple(replace(each, event=event, sent_at_ms=limits.now_ms, off_ms=0) for each in claim.readings),
         None if claim.started is None else claim.started._replace(event=event),
         None if claim.ended is None else claim.ended._replace(event=event),
         claim.step,

@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import astuple
+
 from allmende.ledger.model import (
     Attempt,
     AttemptKey,
@@ -19,9 +21,11 @@ from allmende.ledger.model import (
     Protected,
     Reading,
     ReplicaKey,
+    Runs,
     Started,
 )
 from allmende.ledger.rules.attempts import learn
+from allmende.ledger.rules.counters import by_counter
 from allmende.ledger.rules.posting import Loaded, post
 from allmende.ledger.rules.verifying import Difference
 
@@ -58,8 +62,8 @@ class Words(NamedTuple):
         )
 
 
-def words_by_cluster(facts: Iterable[Fact], readings: Iterable[Reading], limits: Limits) -> dict[str, Words]:
-    """What a batch says, by cluster."""
+def words_by_cluster(facts: Iterable[Fact], runs: Runs, limits: Limits) -> dict[str, Words]:
+    """What a batch says, by cluster; counter by counter, because so it is a quarter shorter when it is deflated."""
     parts: dict[str, tuple[list[Granted], list[Started], list[Protected], list[Ended], list[Reading]]]
     parts = defaultdict(lambda: ([], [], [], [], []))
     for fact in facts:
@@ -73,8 +77,8 @@ def words_by_cluster(facts: Iterable[Fact], readings: Iterable[Reading], limits:
                 protected.append(fact)
             case Ended():
                 ended.append(fact)
-    for reading in readings:
-        parts[reading.cluster][4].append(reading)
+    for key, run in runs.items():
+        parts[key[0]][4].extend(run)
     return {cluster: Words(limits, *(tuple(each) for each in said)) for cluster, said in sorted(parts.items())}  # type: ignore[arg-type]
 
 
@@ -97,13 +101,13 @@ class Replay:
 
     def hear(self, words: Words) -> None:
         """Take in a batch."""
-        facts, readings = words.facts, words.readings
-        names = {(fact.cluster, fact.attempt) for fact in facts} | {(each.cluster, each.attempt) for each in readings}
+        facts, runs = words.facts, by_counter(words.readings)
+        names = {(fact.cluster, fact.attempt) for fact in facts} | {key[:2] for key in runs}
         learnt = learn({key: self.attempts[key] for key in names if key in self.attempts}, facts)
-        touched = {(each.cluster, each.attempt, each.replica) for each in readings}
+        touched = {key[:3] for key in runs}
         touched |= {replica for key in learnt.priced for replica in self._replicas[key]}
         counters = [counter for replica in touched for counter in self.counters[replica].values()]
-        entries = post(Loaded(learnt.attempts, counters, learnt.priced), readings, words.limits)
+        entries = post(Loaded(learnt.attempts, counters, learnt.priced), runs, words.limits)
         self.attempts |= learnt.attempts
         self._keep(entries.counters)
         self.postings += entries.postings
@@ -153,11 +157,16 @@ def differing_counters(replay: Replay, after: State, not_judged: Collection[str]
         if (kept.cluster, kept.attempt) not in granted:
             continue
         found = replay.counters.get((kept.cluster, kept.attempt, kept.replica), {}).get(kept.epoch)
-        # Without the cluster and the message, which say nothing of the amount.
-        if found is not None and found[1:-1] == kept[1:-1]:
+        if found is not None and _state_of(found) == _state_of(kept):
             continue
         of = f"{kept.attempt}/{kept.replica}/{kept.epoch}"
         heard_ms = 0 if found is None or found.from_ms is None else found.to_ms - found.from_ms
         kept_ms = 0 if kept.from_ms is None else kept.to_ms - kept.from_ms
-        sentence = f"the counter {of} is at {kept[4:-1]}; from what was heard follows {None if found is None else found[4:-1]}"
+        follows = None if found is None else _state_of(found)
+        sentence = f"the counter {of} is at {_state_of(kept)}; from what was heard follows {follows}"
         yield Difference("counter", of, kept.since_ms, heard_ms, kept_ms, sentence)
+
+
+def _state_of(counter: Counter) -> tuple[object, ...]:
+    """How far a counter is: all but its key, and the message, which says nothing of the amount."""
+    return astuple(counter)[4:-1]

@@ -3,7 +3,8 @@
 from collections.abc import Collection, Iterable, Sequence
 
 from allmende.chassis.db import Connection, Transaction, load_queries
-from allmende.ledger.rules.activity import Activity, CounterKey, Idle, Known, Part
+from allmende.ledger.model import CounterKey
+from allmende.ledger.rules.activity import Activity, Idle, Known, Part
 from allmende.ledger.rules.figures import Busy
 from allmende.ledger.rules.hours import Span
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from asyncpg import Record
+from msgspec.structs import astuple
 
 from allmende.chassis.db import Transaction, load_queries
 from allmende.ledger.model import Attempt, AttemptKey, Counter, Fault, Grant, Granted, NodeStep, Posting, ReplicaKey
@@ -16,6 +17,8 @@ from allmende.ledger.store.quarantine import encode_claim
 from allmende.proto.units import GpuMs, Ms
 
 _SQL = load_queries("allmende.ledger")
+# An attempt's row has the grant's values between its key and the rest.
+_GRANT = len(Grant._fields)
 
 
 def _columns(rows: Iterable[Sequence[Any]], width: int) -> list[list[Any]]:
@@ -74,7 +77,7 @@ class BookingStore:
     async def save_counters(self, tx: Transaction, counters: Sequence[Counter]) -> None:
         """Write counters as they now stand."""
         if counters:
-            await tx.connection.execute(_SQL["save_counters"], *_columns(counters, 13))
+            await tx.connection.execute(_SQL["save_counters"], *_columns(map(astuple, counters), 13))
 
     async def add_postings(self, tx: Transaction, postings: Sequence[Posting], buckets: Mapping[BucketKey, GpuMs]) -> None:
         """Add postings, and their amounts to the buckets."""
@@ -121,16 +124,10 @@ def _placed(grant: Granted) -> Iterator[tuple[Any, ...]]:
 
 def read_attempt(row: Record) -> Attempt:
     """An attempt as its row has it."""
-    grant = None
-    if row["granted_at_ms"] is not None:
-        grant = Grant(*(row[name] for name in ("job", "budget", "gpus", "replicas", "slice_ms", "granted_at_ms", "grant_seq")))
-    return Attempt(
-        row["cluster"],
-        row["attempt"],
-        grant,
-        *(row[name] for name in ("started_at_ms", "protected_from_ms", "protected_until_ms", "ended_at_ms", "outcome")),
-    )
+    cluster, attempt, *values = row.values()
+    grant = None if row["granted_at_ms"] is None else Grant(*values[:_GRANT])
+    return Attempt(cluster, attempt, grant, *values[_GRANT:])
 
 
 def _attempt_row(attempt: Attempt) -> tuple[Any, ...]:
-    return (attempt.cluster, attempt.attempt, *(attempt.grant or (None,) * 7), *attempt[3:])
+    return (attempt.cluster, attempt.attempt, *(attempt.grant or (None,) * _GRANT), *attempt[3:])
