@@ -35,8 +35,11 @@ def test_what_is_kept_as_free_is_what_a_count_of_everything_finds(books: Books, 
     assert rooms.open() == counted(books, taken, void)
     for name in data.draw(st.lists(st.sampled_from((*names, *books.claims)), max_size=6)):
         if name in books.claims:
-            rooms.unmark(name)
+            before = counted(books, taken, void)
+            freed = rooms.unmark(name)
             void.add(name)
+            # Whoever was passed over is tried again only if this says that there is more room than before.
+            assert freed == (counted(books, taken, void) != before)
         elif free := rooms.free(name, None):
             # All of it, or all but one: the edges.
             gpus = max(1, free - data.draw(st.integers(0, 1)))

@@ -136,8 +136,8 @@ class Rooms:
             if claim in marks:
                 before = self.free(name, None)
                 del marks[claim]
-                freed |= self.free(name, None) > before
                 self._moved(name, before)
+                freed |= self.free(name, None) > before
         return freed
 
     def open(self) -> dict[str, int]:
