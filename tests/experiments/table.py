@@ -44,8 +44,8 @@ MINUTES: Final = {
     ("squatters", "allmende"): (0.14, 0.02),
     ("squatters", "priority"): (0.01, 0.002),
     ("gamers", "allmende"): (0.12, 0.017),
-    ("gamers", "priority"): (0.03, 0.005),
-    ("gamers-honest", "allmende"): (0.12, 0.017),
+    ("gamers", "priority"): (0.04, 0.008),
+    ("gamers-honest", "allmende"): (0.02, 0.003),
 }
 
 SEEDS: Final = (1, 2, 3, 4, 5)
@@ -54,7 +54,7 @@ SIDE_DAYS: Final = 7
 """Two seeds of a week tell chance from effect better than one of two weeks, for the same time."""
 SIDE_SEEDS: Final = (1, 2)
 GAME_SEEDS: Final = SEEDS
-"""A leaf of 32 GPUs runs gangs of 64, so a single one decides a run: equal teams are 0.2 apart by chance (`gamers-honest`)."""
+"""A leaf of 32 GPUs runs gangs of 64, so a single one decides a run: two seeds say nothing (`gamers-honest`)."""
 
 MAIN: Final = "ai2-lab"
 OFFLINE_LIMITS: Final = (20, None)

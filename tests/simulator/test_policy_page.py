@@ -187,6 +187,14 @@ def test_without_the_lab_where_nobody_games_nothing_is_chance() -> None:
     assert line(written(gamed), "| `allmende` | gamer-tiny").endswith("| **no** |")
 
 
+def test_a_twin_that_got_nothing_has_no_ratio_and_was_outdone() -> None:
+    gamed = result("gamers", 1, teams=paired(5, 0))
+    assert (
+        line(written(*CHANCE, gamed), "| `allmende` | gamer-tiny")
+        == "| `allmende` | gamer-tiny | 1 | 5 | 0 | - | - | - | 1 | **no** |"
+    )
+
+
 def test_what_is_asked_of_the_old_world_is_that_tricks_pay() -> None:
     for got, verdict in ((101, "yes"), (100, "**no**")):
         gamed = result("gamers-priority", 1, teams=paired(got, 100))

@@ -10,6 +10,7 @@ from tests.experiments.page.kept import Kept
 from tests.experiments.results import Result
 
 TRICKS = ("parked-", "gamer-")
+_NOT_YET = "Not measured yet."
 
 
 class Pair(NamedTuple):
@@ -24,6 +25,11 @@ class Pair(NamedTuple):
         """Whether the trick brought more."""
         return self.got > self.twin
 
+    @property
+    def ratio(self) -> float | None:
+        """`got / twin`; None where the twin got nothing."""
+        return self.got / self.twin if self.twin else None
+
 
 def pairs(result: Result) -> Iterator[Pair]:
     """The pairs of a run, in the order of its tree."""
@@ -37,14 +43,52 @@ def pairs(result: Result) -> Iterator[Pair]:
 
 
 def squatters(kept: Kept) -> list[str]:
-    """Parked GPUs against the twin's device-busy time."""
+    """Parked GPUs against the twin's device-busy time, seed by seed."""
     rows = [
-        _row(kept, "squatters", "`allmende`", False),
-        _row(kept, "squatters-idle-off", "`allmende`, idle attempts like any other (`idle_after_ms` 0)", None),
-        _row(kept, "squatters-priority", "`priority`", True),
+        *_parked(kept, "squatters", "`allmende`", False),
+        *_parked(kept, "squatters-idle-off", "`allmende`, idle attempts like any other (`idle_after_ms` 0)", None),
+        *_parked(kept, "squatters-priority", "`priority`", True),
     ]
+    if not rows:
+        return [_NOT_YET]
     said = "Given to the parked jobs' team, in parts of the device-busy time of its honest twin: above 1, parking pays."
-    return _section(said, [row for group in rows for row in group], "Parked / twin's busy time (line: equal)", kept, "squatters")
+    heads = ["policy", "seed", "who", "got, GPU-hours", "twin, GPU-hours", "got / twin", "as asked"]
+    worlds = [("allmende", kept.of("squatters")), ("priority", kept.of("squatters-priority"))]
+    bars = [
+        (f"{each.trick} {policy}", each.ratio) for policy, results in worlds for result in results[:1] for each in pairs(result)
+    ]
+    return [
+        said,
+        _counted(worlds),
+        marks.table(heads, rows, right=(1, 3, 4, 5)),
+        marks.bars("Parked / twin's busy time (line: equal), the first seed", bars, "ratio", goal=1, flat=True),
+    ]
+
+
+def _parked(kept: Kept, experiment: str, policy: str, gains: bool | None) -> list[list[str]]:
+    """`gains`: what was asked for; None: nothing."""
+    return [
+        [
+            policy,
+            str(result.seed),
+            each.trick,
+            marks.whole(each.got),
+            marks.whole(each.twin),
+            marks.ratio(each.ratio),
+            "" if gains is None else "yes" if each.gains == gains else "**no**",
+        ]
+        for result in kept.of(experiment)
+        for each in pairs(result)
+    ]
+
+
+def _counted(worlds: Sequence[tuple[str, Sequence[Result]]]) -> str:
+    said = []
+    for policy, results in worlds:
+        found = [each for result in results for each in pairs(result)]
+        if found:
+            said.append(f"Under `{policy}` the trick pays in {sum(each.gains for each in found)} of {len(found)} pairs.")
+    return " ".join([*said, "Asked for: in none under `allmende`, in all under `priority`."])
 
 
 _GAMERS_ASKED = (
@@ -54,15 +98,15 @@ _GAMERS_ASKED = (
 
 
 class Game(NamedTuple):
-    """A trick over all seeds of an experiment."""
+    """A trick over all seeds of an experiment: its runs, and all of them together."""
 
-    trick: str
-    pairs: Sequence[Pair]
+    runs: Sequence[Pair]
+    together: Pair
 
     @property
-    def ratio(self) -> float:
-        """Delivered to the gamer with all seeds, in parts of what its twins got."""
-        return sum(each.got for each in self.pairs) / sum(each.twin for each in self.pairs)
+    def ratios(self) -> list[float]:
+        """Of each run; those whose twin got nothing have none."""
+        return [each.ratio for each in self.runs if each.ratio is not None]
 
 
 def games(results: Sequence[Result]) -> list[Game]:
@@ -70,25 +114,28 @@ def games(results: Sequence[Result]) -> list[Game]:
     found: dict[str, list[Pair]] = {}
     for each in (pair for result in results for pair in pairs(result)):
         found.setdefault(each.trick, []).append(each)
-    return [Game(trick, those) for trick, those in found.items()]
+    return [
+        Game(runs, Pair(trick, sum(each.got for each in runs), sum(each.twin for each in runs))) for trick, runs in found.items()
+    ]
 
 
-def chance(honest: Sequence[Result]) -> float | None:
+def chance(honest: Sequence[Game]) -> float | None:
     """How far two equal teams drift apart by chance in one run: the standard deviation of got / twin where nobody games."""
-    ratios = [each.got / each.twin for result in honest for each in pairs(result) if each.twin]
+    ratios = [ratio for each in honest for ratio in each.ratios]
     return stdev(ratios) if len(ratios) > 1 else None
 
 
 def gamers(kept: Kept) -> list[str]:
     """Delivered to the gamer against delivered to its twin, all seeds together, beside the same lab where nobody games."""
-    by_chance = chance(kept.of("gamers-honest"))
+    gamed, honest, old = (games(kept.of(each)) for each in ("gamers", "gamers-honest", "gamers-priority"))
+    by_chance = chance(honest)
     rows = [
-        *_games(games(kept.of("gamers")), "`allmende`", False, by_chance),
-        *_games(games(kept.of("gamers-honest")), "`allmende`, nobody games", None, by_chance),
-        *_games(games(kept.of("gamers-priority")), "`priority`", True, by_chance),
+        *(_gamed(each, "`allmende`", _verdict(each, by_chance)) for each in gamed),
+        *(_gamed(each, "`allmende`, nobody games", "") for each in honest),
+        *(_gamed(each, "`priority`", "yes" if each.together.gains else "**no**") for each in old),
     ]
     if not rows:
-        return ["Not measured yet."]
+        return [_NOT_YET]
     said = [_GAMERS_ASKED]
     if by_chance is not None:
         said.append(
@@ -96,91 +143,35 @@ def gamers(kept: Kept) -> list[str]:
             "gangs of 64, and a single one decides a run. So no single seed says that a trick pays. 'Chance': above 1 by no more "
             "than two standard errors of what happens where nobody games."
         )
-    heads = [
-        "policy",
-        "who",
-        "seeds",
-        "got, GPU-hours",
-        "twin, GPU-hours",
-        "got / twin",
-        "lowest",
-        "highest",
-        "seeds above 1",
-        "as asked",
-    ]
     bars = [
-        (f"{each.trick} {policy}", each.ratio)
-        for policy, experiment in (("allmende", "gamers"), ("nobody games", "gamers-honest"), ("priority", "gamers-priority"))
-        for each in games(kept.of(experiment))
+        (f"{each.together.trick} {policy}", each.together.ratio)
+        for policy, those in (("allmende", gamed), ("nobody games", honest), ("priority", old))
+        for each in those
     ]
-    shown = marks.table(heads, rows, right=range(2, 9))
+    heads = ["policy", "who", "seeds", "got, GPU-hours", "twin, GPU-hours", "got / twin", "lowest", "highest", "seeds above 1"]
+    shown = marks.table([*heads, "as asked"], rows, right=range(2, 9))
     return [*said, shown, marks.bars("Gamer / twin (line: equal), all seeds together", bars, "ratio", goal=1, flat=True)]
 
 
-def _games(found: Sequence[Game], policy: str, gains: bool | None, by_chance: float | None) -> list[list[str]]:
-    """`gains`: what was asked for; None: nothing."""
-    rows = []
-    for each in found:
-        ratios = [pair.got / pair.twin for pair in each.pairs if pair.twin]
-        rows.append(
-            [
-                policy,
-                each.trick,
-                str(len(each.pairs)),
-                marks.whole(sum(pair.got for pair in each.pairs)),
-                marks.whole(sum(pair.twin for pair in each.pairs)),
-                marks.ratio(each.ratio),
-                marks.ratio(min(ratios)),
-                marks.ratio(max(ratios)),
-                str(sum(pair.gains for pair in each.pairs)),
-                "" if gains is None else _verdict(each, gains, by_chance),
-            ]
-        )
-    return rows
-
-
-def _verdict(game: Game, gains: bool, by_chance: float | None) -> str:
-    if (game.ratio > 1) == gains:
-        return "yes"
-    error = 2 * by_chance / sqrt(len(game.pairs)) if by_chance is not None else 0
-    return "chance" if not gains and game.ratio <= 1 + error else "**no**"
-
-
-def _section(said: str, rows: list[list[str]], title: str, kept: Kept, name: str) -> list[str]:
-    if not rows:
-        return ["Not measured yet."]
-    heads = ["policy", "seed", "who", "got, GPU-hours", "twin, GPU-hours", "got / twin", "as asked"]
-    shown = [said, _counted(kept, name), marks.table(heads, rows, right=(1, 3, 4, 5))]
-    bars = [
-        (f"{each.trick} {policy}", each.got / each.twin if each.twin else None)
-        for policy, experiment in (("allmende", name), ("priority", f"{name}-priority"))
-        for result in kept.of(experiment)[:1]
-        for each in pairs(result)
-    ]
-    return [*shown, marks.bars(f"{title}, the first seed", bars, "ratio", goal=1, flat=True)]
-
-
-def _row(kept: Kept, experiment: str, policy: str, gains: bool | None) -> list[list[str]]:
-    """`gains`: what was asked for; None: nothing."""
+def _gamed(game: Game, policy: str, verdict: str) -> list[str]:
+    whole, ratios = game.together, game.ratios
     return [
-        [
-            policy,
-            str(result.seed),
-            each.trick,
-            marks.whole(each.got),
-            marks.whole(each.twin),
-            marks.ratio(each.got / each.twin if each.twin else None),
-            "" if gains is None else "yes" if each.gains == gains else "**no**",
-        ]
-        for result in kept.of(experiment)
-        for each in pairs(result)
+        policy,
+        whole.trick,
+        str(len(game.runs)),
+        marks.whole(whole.got),
+        marks.whole(whole.twin),
+        marks.ratio(whole.ratio),
+        marks.ratio(min(ratios, default=None)),
+        marks.ratio(max(ratios, default=None)),
+        str(sum(each.gains for each in game.runs)),
+        verdict,
     ]
 
 
-def _counted(kept: Kept, name: str) -> str:
-    said = []
-    for policy, experiment in (("allmende", name), ("priority", f"{name}-priority")):
-        found = [each for result in kept.of(experiment) for each in pairs(result)]
-        if found:
-            said.append(f"Under `{policy}` the trick pays in {sum(each.gains for each in found)} of {len(found)} pairs.")
-    return " ".join([*said, "Asked for: in none under `allmende`, in all under `priority`."])
+def _verdict(game: Game, by_chance: float | None) -> str:
+    """Under `allmende`, where nothing may be gained."""
+    if not game.together.gains:
+        return "yes"
+    error = 2 * by_chance / sqrt(len(game.runs)) if by_chance is not None else 0
+    return "chance" if game.together.ratio is not None and game.together.ratio <= 1 + error else "**no**"
