@@ -7,10 +7,12 @@ from msgspec.structs import replace
 
 from allmende.admission.model.books import Books
 from allmende.admission.model.facts import DeclaredLost, Ended, Queued
-from allmende.admission.rules import life, losing
+from allmende.admission.rules import life, losing, policies
 from allmende.admission.rules.standings import Standings
+from allmende.proto.policy import Policy
 from allmende.proto.units import HOUR_MS, SECOND_MS
 from tests.admission.builders import CLUSTER, NOW, TERMS, attempt, counted, granted_jobs, job, lab, node, run_pass
+from tests.admission.test_policies import ruled
 
 SILENT = NOW - TERMS.silent_after_ms - 1
 
@@ -90,6 +92,28 @@ def test_its_hold_counts_no_more() -> None:
     assert Standings(made, CLUSTER).now["a"].used == before - 8 * HOUR_MS
 
 
+LIMITS: dict[str, Policy] = {
+    "GPUs at once": Policy(gpus_at_once={"a": 8}),
+    "sessions of one person": Policy(sessions_per_user=1),
+    "the leaf's ratio": Policy(over_budget="refuse"),
+}
+
+
+@pytest.mark.parametrize("sentence", LIMITS)
+def test_no_limit_counts_it_beside_the_job_that_waits_for_its_place(sentence: str) -> None:
+    session = job(1, kind="session", gpus_per_replica=8, state="running", attempts=1)
+    first = attempt(1, session, {"n001": 1}, protected_until_ms=NOW + HOUR_MS)
+    jobs = [replace(session, attempt=first.attempt)]
+    made = ruled(lab(jobs, [node(1, last_seen_ms=SILENT), node(2)], attempts=[first]), LIMITS[sentence])
+    # With the hold of one slice the leaf is at 1, and a job more is refused.
+    made.put_counted(counted("a", 0, counted_grants=0, entitlement_gpu_ms=first.hold_gpu_ms))
+    other = job(2, kind="session", gpus_per_replica=8)
+    assert (policies.over_budget(other, made) is None) == (sentence != "the leaf's ratio")
+    declare(made)
+    assert policies.over_budget(other, made) is None
+    assert granted_jobs(run_pass(made).change) == [session.job]
+
+
 def test_later_words_about_it_change_nothing_but_its_gpus() -> None:
     made = furnished()
     [over] = declare(made).attempts
@@ -101,7 +125,7 @@ def test_later_words_about_it_change_nothing_but_its_gpus() -> None:
 
 def test_a_job_that_was_cancelled_meanwhile_has_ended_and_does_not_come_back() -> None:
     made = furnished()
-    name = next(each for each in made.attempts.values() if len(each.placement) == 2).attempt
+    name = attempt_of(made)
     made.apply(life.stop(made, name, "cancel", NOW))
     change, _fact = losing.declared(made, made.nodes[CLUSTER, "n001"], ("olga", "no power"), NOW, TERMS)
     assert [type(each) for each in change.facts] == [DeclaredLost, Ended]

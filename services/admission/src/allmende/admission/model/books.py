@@ -389,7 +389,7 @@ class Books:
         for node, gpus in attempt.held().items():
             self.on_node[attempt.cluster, node][attempt.attempt] = gpus
             self.rooms[attempt.cluster].hold(node, gpus)
-            if attempt.budget is None and attempt.state != "lost":
+            if attempt.budget is None and not attempt.is_lost:
                 self.unallocated_gpus[attempt.user] += gpus
         if attempt.state == "ended":
             self.saves.pop(attempt.attempt, None)
@@ -399,7 +399,7 @@ class Books:
         self.newest_grant[attempt.cluster] = max(attempt.grant_seq, self.newest_grant[attempt.cluster])
         if attempt.state == "starting":
             heapq.heappush(self.timers, (attempt.start_by_ms, "start", attempt.attempt))
-        elif attempt.state != "lost" and attempt.started_at_ms is not None and attempt.plan is None and attempt.stop is None:
+        elif not attempt.is_lost and attempt.started_at_ms is not None and attempt.plan is None and attempt.stop is None:
             assert attempt.protected_until_ms is not None
             free_ms = 0 if attempt.budget is None else attempt.protected_until_ms
             heapq.heappush(self._expiries, (free_ms, attempt.attempt))
@@ -416,7 +416,7 @@ class Books:
             del here[attempt.attempt]
             if not here:
                 del self.on_node[attempt.cluster, node]
-            if attempt.budget is None and attempt.state != "lost":
+            if attempt.budget is None and not attempt.is_lost:
                 self.unallocated_gpus[attempt.user] -= gpus
                 if not self.unallocated_gpus[attempt.user]:
                     del self.unallocated_gpus[attempt.user]

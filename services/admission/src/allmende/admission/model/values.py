@@ -169,8 +169,8 @@ class Attempt(Struct, frozen=True, kw_only=True):
 
     @property
     def hold_gpu_ms(self) -> GpuMs:
-        """The whole slice: what counts against the budget from the grant on (contract §1)."""
-        return self.slice_ms * self.gpus
+        """The whole slice: what counts against the budget from the grant on (contract §1); nothing once it was declared lost."""
+        return 0 if self.is_lost else self.slice_ms * self.gpus
 
     @property
     def is_lost(self) -> bool:

@@ -147,7 +147,7 @@ class Limits:
         counts = self.policy.gpus_at_once or self.policy.sessions_per_user is not None or self.policy.debug_lane is not None
         for attempt in books.attempts.values() if counts else ():
             job = books.jobs.get(attempt.job)
-            if attempt.cluster == cluster and job is not None:
+            if attempt.cluster == cluster and job is not None and not attempt.is_lost:
                 self._count(attempt.budget, job, attempt.slice_ms)
         # As if they had started: whoever starts before them must leave room for what was promised.
         for name in books.reserved[cluster] if counts else ():

@@ -27,12 +27,7 @@ class Standings:
         # A budget that is gone is counted no further.
         newest_for_all = min((each.counted_grants for name, each in counted.items() if name in self.paths), default=0)
         for attempt in books.attempts.values() if newest_for_all < books.newest_grant[cluster] else ():
-            if (
-                attempt.cluster == cluster
-                and attempt.budget is not None
-                and attempt.grant_seq > newest_for_all
-                and not attempt.is_lost
-            ):
+            if attempt.cluster == cluster and attempt.budget is not None and attempt.grant_seq > newest_for_all:
                 for budget in self.paths.get(attempt.budget, ()):
                     if budget in self.now and attempt.grant_seq > counted[budget].counted_grants:
                         self.now[budget] = self.now[budget].after(attempt.hold_gpu_ms)
