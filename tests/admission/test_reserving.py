@@ -143,6 +143,9 @@ WHEN: dict[str, Row] = {
     "nor is who leaves already": Row(
         [gang(1)], {1: ({"n001": 1, "n002": 1}, 0.0)}, holders=after(held(1, "n001", 0, plan=an_id(9)), held(2, "n002", -5))
     ),
+    "nor is who was declared lost: on a node that is up the agent kills it without grace": Row(
+        [gang(1)], {1: ({"n001": 1, "n004": 1}, 10.0)}, holders=(*FULL[:3], held(4, "n004", 40, state="lost"))
+    ),
     "who saves at a steady pace leaves at his first save after his slice": Row(
         [gang(1)], {1: ({"n001": 1, "n002": 1}, 24.0)}, holders=after(held(1, "n001", 10, saves=saved(6, 30)), held(2, "n002", 20))
     ),

@@ -242,7 +242,7 @@ class _Nodes:
 def _leaves_ms(books: Books, attempt: Attempt, now_ms: Ms, allowance_ms: Ms) -> Ms:
     """When an attempt may go without losing work: its first save after its slice, where its pace is known. Its start may take the
     allowance."""
-    if attempt.budget is None or attempt.plan is not None or attempt.stop is not None:
+    if attempt.budget is None or attempt.plan is not None or attempt.stop is not None or attempt.is_lost:
         return now_ms
     ends_ms = attempt.protected_until_ms
     if ends_ms is None:
