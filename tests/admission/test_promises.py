@@ -12,7 +12,7 @@ from allmende.admission.rules import explaining, policies
 from allmende.admission.wire import said
 from allmende.proto.admission import ClaimRaised
 from allmende.proto.policy import Policy
-from allmende.proto.units import MINUTE_MS
+from allmende.proto.units import MINUTE_MS, PPM_WHOLE
 from tests.admission.builders import CLUSTER, NOW, OWED, TERMS, an_id, granted_jobs, job, run_pass
 from tests.admission.gathering import FULL, GATHER, Row, gang, held, with_lab
 from tests.admission.test_gathered import alive, leaves, word
@@ -75,6 +75,25 @@ def test_a_limit_counts_what_was_promised_so_that_nobody_of_the_budget_takes_it_
     leaves(books, 2)
     change = run_pass(books, terms=OFF).change
     assert granted_jobs(change) == [an_id(1)]
+
+
+def test_what_leaves_share_is_promised_once_so_that_no_promise_stands_in_the_way_of_another() -> None:
+    # `b` holds 32 of the 48 GPUs: there is room for one gang of the two.
+    books = ruled(with_lab(Row([gang(1), gang(2, budget="c")], {})), Policy(reservations=4, gpus_at_once={"org": 48}))
+    all_nodes = replace(OFF, reserved_ppm=PPM_WHOLE)
+    books.apply(run_pass(books, terms=all_nodes).change)
+    assert list(books.reserved[CLUSTER]) == [an_id(1)]
+    leaves(books, 1)
+    leaves(books, 2)
+    assert granted_jobs(run_pass(books, terms=all_nodes).change)[0] == an_id(1)
+
+
+def test_a_limit_that_a_promise_uses_up_does_not_keep_its_job_from_earlier_room_elsewhere() -> None:
+    books = promised(gpus_at_once={"a": 16})
+    leaves(books, 3)
+    leaves(books, 4)
+    change = run_pass(books, terms=OFF).change
+    assert [[part.node for part in each.placement] for each in change.attempts] == [["n003", "n004"]]
 
 
 def change_to(books: Books, policy: Policy) -> None:

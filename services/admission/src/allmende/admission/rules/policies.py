@@ -149,14 +149,20 @@ class Limits:
             job = books.jobs.get(attempt.job)
             if attempt.cluster == cluster and job is not None and not attempt.is_lost:
                 self._count(attempt.budget, job, attempt.slice_ms)
-        # As if they had started: whoever starts before them must leave room for what was promised.
+        # Promised: counted as if they had started, because whoever starts before them must leave room for them.
+        self._promised: dict[str, tuple[str | None, int]] = {}
         for name in books.reserved[cluster] if counts else ():
-            self._count(books.jobs[name].budget, books.jobs[name], books.jobs[name].next_slice_ms)
+            self.promise(books.jobs[name])
+
+    def promise(self, job: Job) -> None:
+        """Nodes are gathered for the job: from now on it counts once, whatever becomes of it in this pass."""
+        self._count(job.budget, job, job.next_slice_ms)
+        self._promised[job.job] = (job.budget, job.gpus)
 
     def count(self, attempt: Attempt) -> None:
         """A grant of this pass."""
         job = self._books.jobs[attempt.job]
-        if not self._is_counted(job):
+        if job.job not in self._promised:
             self._count(attempt.budget, job, attempt.slice_ms)
 
     def with_claim(self, claim: Claim) -> bool:
@@ -164,12 +170,9 @@ class Limits:
         job = self._books.jobs[claim.job]
         if self.bar(claim.budget, job) is not None:
             return False
-        if not self._is_counted(job):
+        if job.job not in self._promised:
             self._count(claim.budget, job, claim.slice_ms)
         return True
-
-    def _is_counted(self, job: Job) -> bool:
-        return job.reserved is not None and job.reserved.cluster == self.cluster
 
     def _count(self, leaf: str | None, job: Job, slice_ms: Ms) -> None:
         self._sessions[job.user] += job.kind == "session"
@@ -200,9 +203,9 @@ class Limits:
             # The service's own cap is for what is submitted: whom it once let in, it does not hold back.
             bounded = self.policy.slice_cap_ms is not None or self.policy.slice_min_ms is not None
             reason = _slice(job, self.policy, self._terms) if bounded else None
-            reason = reason or self.full(leaf, job.gpus, job.gpus if self._is_counted(job) else 0)
+            reason = reason or self.full(leaf, job.gpus, job.gpus if job.job in self._promised else 0)
         most = self.policy.sessions_per_user
-        has = self._sessions[job.user] - self._is_counted(job)
+        has = self._sessions[job.user] - (job.job in self._promised)
         if reason is None and most is not None and job.kind == "session" and has >= most:
             sentence = f"{job.user} has {has} of the {most} sessions that one person may have at once on {self.cluster}"
             reason = Reason("session_limit", sentence)
@@ -210,7 +213,8 @@ class Limits:
 
     def bars_kind(self, leaf: str, kind: Kind) -> bool:
         """True when nobody of the kind may start, so that none of them needs to be looked at one by one."""
-        return self.full(leaf, kind.shape.replicas * kind.shape.gpus) is not None
+        gpus = kind.shape.replicas * kind.shape.gpus
+        return self.full(leaf, gpus, gpus if (leaf, gpus) in self._promised.values() else 0) is not None
 
     def debugs(self, user: str) -> bool:
         """May one more job of this person go first in its leaf?"""

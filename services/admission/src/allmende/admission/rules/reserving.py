@@ -61,11 +61,15 @@ def reserve(setting: Setting) -> list[Change]:
     nodes = _Nodes(setting) if oldest else None
     for _submitted_ms, _name, leaf, job in sorted(oldest, key=lambda each: each[:2])[:space]:
         assert nodes is not None
+        if setting.limits.bar(leaf, job) is not None:
+            # A limit that leaves share, and that the promises before this one use up.
+            continue
         reserved = nodes.gather(job)
         if reserved is None:
             break
         changes.append(_reserved(job, reserved, setting.now_ms))
         setting.standings.hold(leaf, job.next_slice_ms * job.gpus)
+        setting.limits.promise(job)
     return changes
 
 
