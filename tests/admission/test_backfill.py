@@ -12,7 +12,7 @@ from allmende.admission.model.values import Job
 from allmende.admission.rules import explaining
 from allmende.admission.rules.passing import First
 from allmende.proto.policy import Backfill, DebugLane, Policy
-from allmende.proto.units import HOUR_MS, MINUTE_MS
+from allmende.proto.units import HOUR_MS, MINUTE_MS, SECOND_MS
 from tests.admission.builders import CLUSTER, NOW, TERMS, an_id, granted_jobs, job, run_pass
 from tests.admission.gathering import ALLOWANCE, FULL, Held, Row, gang, held, unallocated, with_lab
 from tests.admission.test_policies import ruled
@@ -20,7 +20,8 @@ from tests.admission.test_policies import ruled
 # Node n003 has four free GPUs; the gang of two nodes could have n001 and n002 in 20 minutes.
 HOLDERS = (*FULL[:2], held(3, "n003", 30, gpus=4), FULL[3])
 IN_TIME = 20 * MINUTE_MS - ALLOWANCE
-THIS = "start behind it, and this one is 1h"
+FIRST = f"job {an_id(1)} found no room on c1"
+BY_THEN = f"{FIRST} and may have some in 20m: only slices that end by then start behind it, and this one is "
 WITHIN = Policy(backfill="within_deadline")
 
 
@@ -92,11 +93,16 @@ def test_the_debug_lane_obeys_it_as_well() -> None:
 @pytest.mark.parametrize(
     ("backfill", "slice_ms", "sentence"),
     [
-        ("unallocated_only", 1, f"job {an_id(1)} found no room on c1, and its policy lets no allocated job start behind it"),
+        ("unallocated_only", 1, f"{FIRST}, and its policy lets no allocated job start behind it"),
         (
             "within_deadline",
             HOUR_MS,
-            f"job {an_id(1)} found no room on c1 and may have some in 20m: only slices that end by then {THIS}",
+            f"{BY_THEN}1h",
+        ),
+        (
+            "within_deadline",
+            IN_TIME + SECOND_MS,
+            f"{BY_THEN}19m 31s, and its start may take 30s",
         ),
     ],
 )
@@ -107,6 +113,13 @@ def test_why_says_behind_whom_it_waits_and_how_long(backfill: Backfill, slice_ms
     assert [each.sentence for each in reasons if each.code == "backfill"] == [sentence]
     own = explaining.blockers(books.jobs[an_id(1)], books, {CLUSTER: outlook}, NOW, TERMS)
     assert "backfill" not in [each.code for each in own]
+
+
+def test_whoever_may_start_behind_it_and_finds_no_room_either_is_told_of_no_deadline() -> None:
+    books = waiting(small(2, IN_TIME, replicas=5))
+    outlook = run_pass(books, terms=TERMS).outlook
+    reasons = explaining.blockers(books.jobs[an_id(2)], books, {CLUSTER: outlook}, NOW, TERMS)
+    assert [each.code for each in reasons if each.code in ("backfill", "no_room")] == ["no_room"]
 
 
 SLICES = st.sampled_from([1, MINUTE_MS, IN_TIME - 1, IN_TIME, IN_TIME + 1, HOUR_MS])

@@ -65,7 +65,7 @@ def blockers(job: Job, books: Books, outlooks: Mapping[str, Outlook], now_ms: Ms
         found.append(_promised(job.reserved, now_ms))
     clusters = [name for name in outlooks if not job.clusters or name in job.clusters]
     for cluster in sorted(clusters)[:CLUSTERS_SHOWN]:
-        found.extend(_on_cluster(job, leaf, outlooks[cluster], books, now_ms))
+        found.extend(_on_cluster(job, leaf, outlooks[cluster], books, now_ms, terms))
     return tuple(found[:20])
 
 
@@ -88,21 +88,22 @@ _OVER_BUDGET = {
 }
 
 
-def _behind(job: Job, first: First, cluster: str, now_ms: Ms) -> list[Reason]:
+def _behind(job: Job, first: First, cluster: str, now_ms: Ms, start_ms: Ms) -> list[Reason]:
     if first.room_from_ms is None:
         sentence = f"job {first.job} found no room on {cluster}, and its policy lets no allocated job start behind it"
         return [Reason("backfill", sentence)]
     left_ms = max(0, first.room_from_ms - now_ms)
-    if job.next_slice_ms < left_ms:
+    if job.next_slice_ms <= left_ms - start_ms:
         return []
+    start = f", and its start may take {format_duration(start_ms)}" if job.next_slice_ms < left_ms else ""
     sentence = (
         f"job {first.job} found no room on {cluster} and may have some in {format_duration(left_ms)}: only slices that end by then "
-        f"start behind it, and this one is {format_duration(job.next_slice_ms)}"
+        f"start behind it, and this one is {format_duration(job.next_slice_ms)}{start}"
     )
     return [Reason("backfill", sentence)]
 
 
-def _on_cluster(job: Job, leaf: str | None, outlook: Outlook, books: Books, now_ms: Ms) -> list[Reason]:
+def _on_cluster(job: Job, leaf: str | None, outlook: Outlook, books: Books, now_ms: Ms, terms: Terms) -> list[Reason]:
     found: list[Reason] = []
     standings, policy = outlook.standings, outlook.limits.policy
     if policy.paused:
@@ -114,7 +115,7 @@ def _on_cluster(job: Job, leaf: str | None, outlook: Outlook, books: Books, now_
     if barred is not None:
         found.append(barred)
     elif leaf is not None and outlook.first is not None and job.job != outlook.first.job:
-        found.extend(_behind(job, outlook.first, outlook.cluster, now_ms))
+        found.extend(_behind(job, outlook.first, outlook.cluster, now_ms, terms.start_timeout_ms))
     if job.shape in outlook.missed:
         fit = outlook.missed[job.shape]
         sentence = (
