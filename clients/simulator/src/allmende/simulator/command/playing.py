@@ -3,6 +3,7 @@
 A run is never torn: what happened up to the last whole instant is its history. Decides nothing about what is run.
 """
 
+import gc
 import signal
 import sys
 import traceback
@@ -75,7 +76,7 @@ def play(scenario: Scenario, policy: Policy, seed: int, label: str, repeat: str,
         CommandFailed: a rule is at fault; says where, when, and how to see it again with `repeat`.
     """
     world = World(scenario, policy, seed)
-    with _watching(scenario.window, label, bar) as watch:
+    with _watching(scenario.window, label, bar) as watch, _circles_sought_seldom():
         try:
             return Played(world.run(watch), None)
         except _Stopped:
@@ -84,6 +85,17 @@ def play(scenario: Scenario, policy: Policy, seed: int, label: str, repeat: str,
             raise CommandFailed(
                 Exit.FAULT, *_fault(error, policy.name, seed, world.now_ms - scenario.window.begin_ms, repeat)
             ) from None
+
+
+@contextmanager
+def _circles_sought_seldom() -> Iterator[None]:
+    """A world lives long, is large and leaves next to no circles: to look for them as often as Python does finds nothing."""
+    before = gc.get_threshold()
+    gc.set_threshold(50_000, 20, 50)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 @contextmanager

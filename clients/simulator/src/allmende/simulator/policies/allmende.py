@@ -163,7 +163,7 @@ class Allmende:
             self._leave_gathered(job, attempt, now_ms)
         if self._wanted and self._books.tree is not None:
             self._pass(now_ms)
-        self._books.drain()
+        self._books.forget()
         actions, self._actions = self._actions, []
         return actions
 

@@ -121,7 +121,7 @@ class Books:
         self._stored: dict[str, int] = {}
         self._turns: dict[str, tuple[str | None, Group, Turn]] = {}
         self._priorities: dict[str | None, Counter[int]] = defaultdict(Counter)
-        self._forget()
+        self.forget()
 
     # ------------------------------------------------------------------------------------------------------------------ reading
 
@@ -244,7 +244,7 @@ class Books:
             payloads=tuple(self._payloads.items()),
             arrays=self.arrays.drain(),
         )
-        self._forget()
+        self.forget()
         return dirty
 
     def load(
@@ -294,7 +294,8 @@ class Books:
 
     # ------------------------------------------------------------------------------------------------------------------- inside
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Let go of what would be written: it was handed over, or there is no store behind the books, as in the simulator."""
         self._jobs: dict[str, None] = {}
         self._ended: dict[str, Job] = {}
         self._attempts: dict[str, Attempt] = {}
