@@ -1,7 +1,6 @@
 """Job arrays (decision 0037): one submission, many jobs, over real servers; ids that follow one another."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
@@ -42,15 +41,12 @@ def test_the_last_id_of_all_has_none_behind_it() -> None:
 
 
 @pytest_asyncio.fixture
-async def scene(lab: Lab) -> AsyncIterator[Scene]:
+async def scene(scene: Scene) -> Scene:
     """Admission with a tree, a node of 8 GPUs and standings."""
-    scene = Scene(lab)
-    await scene.open()
     await scene.start()
     await furnish(scene)
     await answering(scene)
-    yield scene
-    await scene.close()
+    return scene
 
 
 async def cancelled(scene: Scene, job: str) -> int:

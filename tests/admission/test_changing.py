@@ -1,6 +1,5 @@
 """Hold and release, change of priority and slice, and the same id again: as rules, and as a story over real servers."""
 
-from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -21,7 +20,6 @@ from allmende.proto.user import Payload
 from tests.admission.builders import NOW, TERMS, an_id, claim, granted_jobs, job, lab, node, run_pass
 from tests.admission.scene import Scene
 from tests.admission.test_service import answering, furnish
-from tests.servers import Lab
 
 
 class Row(NamedTuple):
@@ -119,15 +117,12 @@ def test_whoever_is_held_reads_so_and_nothing_else() -> None:
 
 
 @pytest_asyncio.fixture
-async def scene(lab: Lab) -> AsyncIterator[Scene]:
+async def scene(scene: Scene) -> Scene:
     """Admission runs, with a tree, a node of 8 GPUs and standings."""
-    scene = Scene(lab)
-    await scene.open()
     await scene.start(operators='["olga"]')
     await answering(scene)
     await furnish(scene)
-    yield scene
-    await scene.close()
+    return scene
 
 
 async def changes(scene: Scene, caller: str, role: str = "gateway", **fields: Any) -> Changed:

@@ -1,23 +1,9 @@
 """Waiting for the preemptor's answers costs idle GPUs, so claims rest between the rounds; over real servers."""
 
-from collections.abc import AsyncIterator
-
-import pytest_asyncio
-
 from allmende.admission.handlers.desk import CLAIMS_REST
 from allmende.proto.admission import AttemptProtected, ClaimRaised, JobGranted
 from tests.admission.scene import Scene
 from tests.admission.test_service import furnish
-from tests.servers import Lab
-
-
-@pytest_asyncio.fixture
-async def scene(lab: Lab) -> AsyncIterator[Scene]:
-    """Everybody connected; admission is not started yet."""
-    scene = Scene(lab)
-    await scene.open()
-    yield scene
-    await scene.close()
 
 
 async def test_after_a_round_of_answers_claims_rest_in_proportion_and_then_come_by_themselves(scene: Scene) -> None:

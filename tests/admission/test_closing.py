@@ -1,10 +1,9 @@
 """A budget is closed: where its jobs go and what `why` says of it, as rules, and as a story over real servers."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import pytest
-import pytest_asyncio
 from msgspec.structs import replace
 
 from allmende.admission.model.books import Books
@@ -20,7 +19,6 @@ from allmende.proto.units import HOUR_MS
 from tests.admission.builders import CLUSTER, NOW, TERMS, an_id, attempt, claim, granted_jobs, job, lab, node, run_pass, tree
 from tests.admission.scene import Scene, eventually
 from tests.admission.test_service import furnish
-from tests.servers import Lab
 
 BUDGETS = tree("a", "b", "c")
 
@@ -239,15 +237,6 @@ def test_a_job_waits_and_why_says_what_to_do(sentence: str) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------- as a story
-
-
-@pytest_asyncio.fixture
-async def scene(lab: Lab) -> AsyncIterator[Scene]:
-    """Everybody connected; admission is not started yet."""
-    scene = Scene(lab)
-    await scene.open()
-    yield scene
-    await scene.close()
 
 
 async def why(scene: Scene, name: str) -> WhyReply:

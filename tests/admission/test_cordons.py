@@ -15,7 +15,7 @@ from allmende.proto.preemptor import NodeCordoned, NodeReturned
 from allmende.proto.units import HOUR_MS, MINUTE_MS
 from tests.admission.builders import CLUSTER, NOW, TERMS, attempt, granted_jobs, job, lab, node, run_pass
 from tests.admission.scene import Scene
-from tests.admission.test_service import furnish, scene  # noqa: F401 a fixture
+from tests.admission.test_service import furnish
 
 
 def word(number: int = 1, revision: int = 1, from_ms: int | None = NOW) -> Cordon:
@@ -112,7 +112,7 @@ def test_a_node_may_be_cordoned_before_it_has_reported() -> None:
     assert set(made.nodes) == {(CLUSTER, "n001"), (CLUSTER, "n002")}
 
 
-async def test_cordoned_over_a_restart_and_back(scene: Scene) -> None:  # noqa: F811 the fixture
+async def test_cordoned_over_a_restart_and_back(scene: Scene) -> None:
     process = await scene.start()
     await furnish(scene)
     said = NodeCordoned(cluster="c1", node="n001", revision=1, by="olga", reason="firmware", drain=True, from_ms=scene.now_ms())

@@ -1,7 +1,5 @@
 """The past as admission tells it: every job and attempt of a span once, in pieces that fit a message, and never what a job runs."""
 
-from collections.abc import AsyncIterator
-
 import msgspec
 import pytest
 import pytest_asyncio
@@ -28,14 +26,11 @@ WIDE = {f"gpu-node-{number:04d}": 1 for number in range(1_000)}
 
 
 @pytest_asyncio.fixture
-async def scene(lab: Lab) -> AsyncIterator[Scene]:
+async def scene(scene: Scene) -> Scene:
     """Admission answers; its rows are written by the test."""
-    scene = Scene(lab)
-    await scene.open()
     await scene.start()
     await answering(scene)
-    yield scene
-    await scene.close()
+    return scene
 
 
 def ended(number: int, until_ms: int, **fields: object) -> Job:

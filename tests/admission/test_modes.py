@@ -4,7 +4,6 @@ All others are played by hand (tests/admission/scene.py).
 """
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -41,14 +40,11 @@ from tests.servers import Lab
 
 
 @pytest_asyncio.fixture
-async def scene(lab: Lab) -> AsyncIterator[Scene]:
+async def scene(scene: Scene) -> Scene:
     """Admission runs, with a tree, one node of 8 GPUs and standings to be said."""
-    scene = Scene(lab)
-    await scene.open()
     await scene.start()
     await answering(scene)
-    yield scene
-    await scene.close()
+    return scene
 
 
 async def decree(scene: Scene, revision: int, cluster: str = "c1", **fields: Any) -> PolicySet:

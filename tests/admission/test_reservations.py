@@ -1,9 +1,6 @@
 """Reservations of the running service, over real servers: kept through a kill and a fail-over, asked for once, void aloud."""
 
 import asyncio
-from collections.abc import AsyncIterator
-
-import pytest_asyncio
 
 from allmende.chassis.errors import Transient
 from allmende.proto import subjects
@@ -22,16 +19,6 @@ from allmende.proto.units import HOUR_MS
 from tests.admission.scene import PATIENCE_S, Scene
 from tests.admission.test_modes import decree
 from tests.admission.test_service import answering, furnish
-from tests.servers import Lab
-
-
-@pytest_asyncio.fixture
-async def scene(lab: Lab) -> AsyncIterator[Scene]:
-    """Everybody connected; admission is not started yet."""
-    scene = Scene(lab)
-    await scene.open()
-    yield scene
-    await scene.close()
 
 
 async def full(scene: Scene, slice_ms: int) -> list[JobGranted]:

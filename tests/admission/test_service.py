@@ -1,10 +1,8 @@
 """Admission as a process over real NATS and PostgreSQL; all others are played by hand."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 
 from allmende.chassis.errors import Transient
 from allmende.proto import subjects
@@ -28,7 +26,6 @@ from allmende.proto.message import MessageRefused
 from allmende.proto.payload import PayloadQuery
 from allmende.proto.units import HOUR_MS
 from tests.admission.scene import PATIENCE_S, Scene
-from tests.servers import Lab
 
 PEOPLE = ("alice", "bob")
 TREE = [
@@ -36,15 +33,6 @@ TREE = [
     Budget(budget="a", parent="org", share_ppm=400_000, members=PEOPLE),
     Budget(budget="b", parent="org", share_ppm=400_000, members=PEOPLE),
 ]
-
-
-@pytest_asyncio.fixture
-async def scene(lab: Lab) -> AsyncIterator[Scene]:
-    """Everybody connected; admission is not started yet."""
-    scene = Scene(lab)
-    await scene.open()
-    yield scene
-    await scene.close()
 
 
 async def furnish(scene: Scene, nodes: int = 1, gpus: int = 8, a: int = 0, b: int = 0) -> None:

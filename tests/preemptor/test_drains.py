@@ -1,16 +1,15 @@
 """Drains over a real database: what operators ask, what is said and ordered, over late, repeated and missing words."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import msgspec
 import pytest
+import pytest_asyncio
 from msgspec.structs import replace
 
 from allmende.chassis.db import Transaction
-from allmende.chassis.embedded import PostgresServer
-from allmende.chassis.fakes import CountingIds, ManualClock
+from allmende.chassis.fakes import CountingIds
 from allmende.chassis.worker import Outcome
 from allmende.preemptor.handlers.drains import Drains, Operators
 from allmende.preemptor.model import Policy
@@ -34,7 +33,6 @@ from allmende.proto.preemptor import (
 from allmende.proto.units import HOUR_MS, MINUTE_MS
 from tests.preemptor.builders import id_of
 from tests.preemptor.messages import START_MS, Ear, ended, freed, granted, node, protected, raised, read, standings, tree
-from tests.servers import Lab
 
 T = TypeVar("T")
 
@@ -90,14 +88,11 @@ class Desk:
         )
 
 
-@pytest.fixture
-async def desk(tmp_path: Path, postgres: PostgresServer) -> AsyncIterator[Desk]:
-    # Not opened: no bus is needed here.
-    lab = Lab(tmp_path, postgres)
-    desk = Desk(Ear(await lab.database("preemptor"), ManualClock(START_MS)))
+@pytest_asyncio.fixture
+async def desk(ear: Ear) -> Desk:
+    desk = Desk(ear)
     await desk.hear(*FULL)
-    yield desk
-    await lab.close()
+    return desk
 
 
 def of(said: list[Any], kind: type[T]) -> list[T]:

@@ -1,16 +1,12 @@
 """What the preemptor learns, waits for, answers and says, batch by batch, over a real database."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from allmende.chassis.embedded import PostgresServer
 from allmende.chassis.errors import action_for
-from allmende.chassis.fakes import ManualClock
 from allmende.preemptor import wire
 from allmende.preemptor.errors import InvariantBroken
 from allmende.preemptor.handlers import batch
@@ -34,7 +30,6 @@ from tests.preemptor.messages import (
     tree,
     withdrawn,
 )
-from tests.servers import Lab
 
 # One attempt of nlp fills n1, another n2; both are past their slices.
 FULL: list[Message] = [
@@ -47,14 +42,6 @@ FULL: list[Message] = [
     protected(1),
     protected(2),
 ]
-
-
-@pytest.fixture
-async def ear(tmp_path: Path, postgres: PostgresServer) -> AsyncIterator[Ear]:
-    # Not opened: no bus is needed here.
-    lab = Lab(tmp_path, postgres)
-    yield Ear(await lab.database("preemptor"), ManualClock(START_MS))
-    await lab.close()
 
 
 def answers(said: list[Any]) -> list[ClaimAnswered]:

@@ -1,30 +1,23 @@
 """A node that was declared lost, as the preemptor sees it, over a real database. Decision 0042."""
 
-from collections.abc import AsyncIterator
 from itertools import permutations
-from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
-from allmende.chassis.embedded import PostgresServer
-from allmende.chassis.fakes import ManualClock
 from allmende.proto.lost import LostAttempt, NodeDeclaredLost
 from allmende.proto.preemptor import ClaimAnswered, SliceExpired
 from allmende.proto.units import HOUR_MS, MINUTE_MS
 from tests.preemptor.builders import id_of
 from tests.preemptor.messages import START_MS, Ear, ended, granted, node, protected, raised
 from tests.preemptor.test_handler import FULL
-from tests.servers import Lab
 
 
-@pytest.fixture
-async def ear(tmp_path: Path, postgres: PostgresServer) -> AsyncIterator[Ear]:
-    # Not opened: no bus is needed here.
-    lab = Lab(tmp_path, postgres)
-    ear = Ear(await lab.database("preemptor"), ManualClock(START_MS))
+@pytest_asyncio.fixture
+async def ear(ear: Ear) -> Ear:
+    """Two nodes are full, and everybody there is past his slice."""
     await ear.hear(*FULL)
-    yield ear
-    await lab.close()
+    return ear
 
 
 def lost(*numbers: int, name: str = "n1") -> NodeDeclaredLost:

@@ -1,32 +1,25 @@
 """An eviction that nobody confirms has an end, over a real database. Decision 0026, BR-010."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
-from allmende.chassis.embedded import PostgresServer
-from allmende.chassis.fakes import ManualClock
 from allmende.proto.preemptor import ClaimAnswered, EvictionOrdered, EvictionOverdue
 from allmende.proto.units import MINUTE_MS
 from tests.preemptor.builders import id_of
 from tests.preemptor.messages import START_MS, Ear, ended, freed, raised, withdrawn
 from tests.preemptor.test_handler import FULL
-from tests.servers import Lab
 
 # Two minutes of grace, one of allowance.
 DUE_MS = START_MS + 3 * MINUTE_MS
 
 
-@pytest.fixture
-async def ear(tmp_path: Path, postgres: PostgresServer) -> AsyncIterator[Ear]:
-    # Not opened: no bus is needed here.
-    lab = Lab(tmp_path, postgres)
-    ear = Ear(await lab.database("preemptor"), ManualClock(START_MS))
+@pytest_asyncio.fixture
+async def ear(ear: Ear) -> Ear:
+    """Two nodes are full, and everybody there is past his slice."""
     await ear.hear(*FULL)
-    yield ear
-    await lab.close()
+    return ear
 
 
 async def told(ear: Ear) -> EvictionOrdered:
