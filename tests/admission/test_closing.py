@@ -118,6 +118,8 @@ def test_what_was_asked_and_gathered_for_the_closed_budget_is_void() -> None:
     assert [type(fact) for fact in change.facts] == [Withdrawn, Altered]
     assert (books.claims, books.reserved[CLUSTER]) == ({}, {})
     assert (books.jobs[of.job].claim, books.jobs[of.job].reserved) == (None, None)
+    sentence = "the promise to start is void: nodes were gathered for it under its budget of before"
+    assert [each.sentence for each in change.decisions if each.kind == "queued"] == [sentence]
 
 
 def running(**fields: object) -> tuple[Job, Attempt]:

@@ -9,6 +9,7 @@ from allmende.admission.model.books import Books
 from allmende.admission.model.facts import Change, Claimed
 from allmende.admission.model.values import Cordon, KnownPolicy
 from allmende.admission.rules import explaining, policies
+from allmende.admission.rules.changing import Wanted, altered
 from allmende.admission.wire import said
 from allmende.proto.admission import ClaimRaised
 from allmende.proto.policy import Policy
@@ -108,9 +109,23 @@ def change_to(books: Books, policy: Policy) -> None:
     assert decided.sentence.startswith("the promise to start is void: ")
 
 
-@pytest.mark.parametrize("fields", [{"mode": "admit"}, {"mode": "observe"}, {"paused": True}, {"reservations": 0}])
-def test_a_policy_that_lets_nobody_be_told_to_leave_makes_promises_void_and_says_so(fields: dict[str, Any]) -> None:
+# A limit under which the job may not start: nodes would stand by for nobody.
+BARRED: list[dict[str, Any]] = [{"gpus_at_once": {"a": 15}}, {"slice_cap_ms": MINUTE_MS}]
+
+
+@pytest.mark.parametrize("fields", [{"mode": "admit"}, {"mode": "observe"}, {"paused": True}, {"reservations": 0}, *BARRED])
+def test_a_policy_under_which_a_promise_cannot_be_kept_makes_it_void_and_says_so(fields: dict[str, Any]) -> None:
     change_to(promised(), Policy(**({"reservations": 4} | fields)))
+
+
+@pytest.mark.parametrize("wanted", [Wanted(held=True), Wanted(priority=3), Wanted(slice_ms=MINUTE_MS)])
+def test_a_job_that_is_changed_loses_its_promise_aloud(wanted: Wanted) -> None:
+    books = promised()
+    change = altered(books, books.jobs[an_id(1)], wanted, "u1", NOW, OFF)
+    assert isinstance(change, Change)
+    assert change.jobs[0].reserved is None
+    sentences = [each.sentence for each in change.decisions if each.kind == "queued"]
+    assert sentences == ["the promise to start is void: nodes were gathered for the job as it was"]
 
 
 def test_a_promise_that_is_due_is_asked_for_under_every_over_budget_policy() -> None:

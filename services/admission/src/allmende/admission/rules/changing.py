@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from allmende.admission.model.books import Books
 from allmende.admission.model.facts import NOTHING, Altered, Change, Fact, Withdrawn
 from allmende.admission.model.values import Decided, Job, Reason, Terms
+from allmende.admission.rules.policies import promise_void
 from allmende.admission.rules.vetting import vet
 from allmende.proto.units import Ms, format_duration
 
@@ -63,7 +64,9 @@ def altered(books: Books, job: Job, wanted: Wanted, author: str, now_ms: Ms, ter
         jobs=(new,),
         claims=() if new.claim == job.claim or void is None else (replace(void, ended="cancelled"),),
         facts=tuple(facts),
-        decisions=(decided,),
+        decisions=(decided,)
+        if job.reserved is None
+        else (decided, promise_void(job.job, "nodes were gathered for the job as it was", now_ms)),
     )
 
 

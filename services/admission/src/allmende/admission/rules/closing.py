@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from allmende.admission.model.books import Books
 from allmende.admission.model.facts import NOTHING, Altered, Change, Fact, Withdrawn, together
 from allmende.admission.model.values import Decided, Job, Reason, Tree
+from allmende.admission.rules.policies import promise_void
 from allmende.proto.units import Ms
 
 # Who has changed a job that went to another budget, as `job.changed` names him.
@@ -92,13 +93,16 @@ def not_charged(budget: str | None, tree: Tree) -> str:
 
 def _moved(books: Books, job: Job, now_ms: Ms) -> Change:
     new, told = sent_on(books, job, now_ms)
+    if job.reserved is not None:
+        void = promise_void(job.job, "nodes were gathered for it under its budget of before", now_ms)
+        told = told._replace(decisions=(*told.decisions, void))
     # Its claim and its reservation were for the standing of the other leaf.
     new = replace(new, claim=None, reserved=None)
-    void = books.claims.get(job.claim) if job.claim is not None else None
+    claim = books.claims.get(job.claim) if job.claim is not None else None
     facts: tuple[Fact, ...] = (Altered(new, _AUTHOR),)
-    if void is None:
+    if claim is None:
         return told._replace(jobs=(new,), facts=facts)
-    return told._replace(jobs=(new,), claims=(replace(void, ended="cancelled"),), facts=(Withdrawn(void, "cancelled"), *facts))
+    return told._replace(jobs=(new,), claims=(replace(claim, ended="cancelled"),), facts=(Withdrawn(claim, "cancelled"), *facts))
 
 
 def _told(books: Books, job: Job, sentence: str, now_ms: Ms) -> Decided:

@@ -92,7 +92,8 @@ def _is_due(setting: Setting, leaf: str, job: Job) -> bool:
 
 
 def mend(setting: Setting) -> list[Change]:
-    """Reservations that lost a node get other nodes, and say that a failure moved them; without enough nodes they are void.
+    """Reservations that lost a node get other nodes, and say that a failure moved them; without enough nodes they are void, and
+    so is that of a job which a limit of the policy bars by now: nodes that stand by for it would serve nobody.
 
     A claim that was raised for them is withdrawn: the room that it makes is on the nodes of before.
     """
@@ -101,19 +102,19 @@ def mend(setting: Setting) -> list[Change]:
     nodes: _Nodes | None = None
     for name, reserved in list(books.reserved[setting.cluster].items()):
         job = books.jobs[name]
-        off = not setting.terms.reservations_max
-        if name in setting.taken or (not off and all(_holds(setting, job, part) for part in reserved.placement)):
+        why = _not_to_be_kept(setting, job)
+        if name in setting.taken or (why is None and all(_holds(setting, job, part) for part in reserved.placement)):
             continue
         nodes = nodes or _Nodes(setting)
         nodes.give_back(name)
-        again = None if off else nodes.gather(job)
+        again = nodes.gather(job) if why is None else None
         void = books.claims.get(job.claim) if job.claim is not None else None
         if void is not None and void.reserved and void.cluster == setting.cluster:
             # It asks for the nodes of before: while it is open nothing asks for the others.
             job = replace(job, claim=None)
             changes.append(Change(jobs=(job,), claims=(replace(void, ended="cancelled"),), facts=(Withdrawn(void, "cancelled"),)))
         if again is None:
-            why = "the cluster gathers no nodes any more" if off else f"{_FAILED}, and there are not enough others"
+            why = why or f"{_FAILED}, and there are not enough others"
             changes.append(Change(jobs=(replace(job, reserved=None),), decisions=(promise_void(name, why, setting.now_ms),)))
         else:
             moved = again._replace(
@@ -123,6 +124,15 @@ def mend(setting: Setting) -> list[Change]:
             )
             changes.append(_reserved(job, moved, setting.now_ms, failed=True))
     return changes
+
+
+def _not_to_be_kept(setting: Setting, job: Job) -> str | None:
+    """Why the promise to a job would be none any more, whatever becomes of its nodes."""
+    if not setting.terms.reservations_max:
+        return "the cluster gathers no nodes any more"
+    _may, leaf = setting.books.partition(job)
+    barred = None if leaf is None else setting.limits.bar(leaf, job)
+    return None if barred is None else barred.sentence
 
 
 def _holds(setting: Setting, job: Job, part: NodeReplicas) -> bool:
